@@ -1,0 +1,1 @@
+//! Scores, attacks and their error bars. Knows no tensors.

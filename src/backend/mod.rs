@@ -1,0 +1,1 @@
+//! Where the decoder's ops run.

@@ -1,0 +1,44 @@
+//! The program: one file a verb. Each verb has its arguments and a `run`.
+
+use crate::error::Result;
+use clap::{Parser, Subcommand};
+
+/// A transformer trained privately, from the matrix product up.
+#[derive(Parser, Debug)]
+#[command(name = "ferret", version, about, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {}
+
+/// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
+pub fn main() -> i32 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let _ = e.print();
+            return e.exit_code();
+        }
+    };
+    match run(cli) {
+        Ok(()) => 0,
+        Err(e) => {
+            eprintln!("ferret: {e}");
+            match e {
+                crate::Error::Usage(_) => 2,
+                crate::Error::Interrupted(_) => 130,
+                _ => 1,
+            }
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<()> {
+    match cli.command {
+        None => Ok(()),
+        Some(command) => match command {},
+    }
+}

@@ -1,0 +1,1 @@
+//! The boundary between records and releases, and the methods that cross it.

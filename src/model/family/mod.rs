@@ -1,0 +1,1 @@
+//! One file a family of checkpoints: a name map, transposes and config parsing, nothing else.

@@ -1,0 +1,1 @@
+//! One file an op, plain functions on arrays: forward, backward and jvp.

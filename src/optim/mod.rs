@@ -1,0 +1,1 @@
+//! Post-processing of releases: update rules and schedules. Sees no data.

@@ -1,0 +1,1 @@
+//! Events, accountants, guarantees and statements. Knows no tensors.

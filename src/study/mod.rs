@@ -1,0 +1,1 @@
+//! Grids of runs, tables, plots and the report.
