@@ -1,0 +1,141 @@
+//! Loops over slices that vectorise, and sums whose shape is fixed.
+
+use super::{Real, multiversion};
+
+/// Width of the partial sums: wide enough for two vector registers of any machine, the same on all of them.
+const LANES: usize = 32;
+
+/// Add up `lanes` in a fixed tree.
+#[inline(always)]
+fn fold<F: Real>(mut lanes: [F; LANES]) -> F {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] += lanes[i + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+/// `sum_i term(i)` for i in 0..len with [`LANES`] partial sums.
+#[inline(always)]
+pub(crate) fn lane_sum<F: Real>(len: usize, term: impl Fn(usize) -> F) -> F {
+    let mut lanes = [F::zero(); LANES];
+    let whole = len / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        for (j, lane) in lanes.iter_mut().enumerate() {
+            *lane += term(start + j);
+        }
+    }
+    for i in whole..len {
+        lanes[i - whole] += term(i);
+    }
+    fold(lanes)
+}
+
+multiversion! {
+    /// `sum_i a_i b_i`.
+    pub fn dot<F: Real>(a: &[F], b: &[F]) -> F {
+        assert_eq!(a.len(), b.len());
+        lane_sum(a.len(), |i| a[i] * b[i])
+    }
+}
+
+multiversion! {
+    /// `sum_i a_i`.
+    pub fn sum<F: Real>(a: &[F]) -> F {
+        lane_sum(a.len(), |i| a[i])
+    }
+}
+
+multiversion! {
+    /// The largest element; negative infinity for none. NaN elements are passed over.
+    pub fn max<F: Real>(a: &[F]) -> F {
+        let mut lanes = [F::neg_infinity(); LANES];
+        let chunks = a.chunks_exact(LANES);
+        let rest = chunks.remainder();
+        for chunk in chunks {
+            for (lane, &x) in lanes.iter_mut().zip(chunk) {
+                *lane = if x > *lane { x } else { *lane };
+            }
+        }
+        lanes.iter().chain(rest).fold(F::neg_infinity(), |m, &x| if x > m { x } else { m })
+    }
+}
+
+multiversion! {
+    /// `x_i <- exp(x_i - shift)`, and their sum.
+    pub fn exp_shifted<F: Real>(x: &mut [F], shift: F) -> F {
+        for x in x.iter_mut() {
+            *x = (*x - shift).exp_fast();
+        }
+        lane_sum(x.len(), |i| x[i])
+    }
+}
+
+multiversion! {
+    /// `sum_i exp(x_i - shift)`, leaving `x` alone.
+    pub fn sum_exp_shifted<F: Real>(x: &[F], shift: F) -> F {
+        lane_sum(x.len(), |i| (x[i] - shift).exp_fast())
+    }
+}
+
+multiversion! {
+    /// `x_i <- a x_i`.
+    pub fn scale<F: Real>(x: &mut [F], a: F) {
+        for x in x {
+            *x *= a;
+        }
+    }
+}
+
+multiversion! {
+    /// `y_i <- y_i + a x_i`.
+    pub fn axpy<F: Real>(a: F, x: &[F], y: &mut [F]) {
+        assert_eq!(x.len(), y.len());
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = a.mul_add(x, *y);
+        }
+    }
+}
+
+/// `sum_i a_i b_i` in double precision, in a fixed tree.
+pub fn dot_f64<F: Real>(a: &[F], b: &[F]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    a.chunks(4096)
+        .zip(b.chunks(4096))
+        .map(|(a, b)| lane_sum(a.len(), |i| a[i].f64() * b[i].f64()))
+        .sum()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use ndarray::Array2;
+    use ndarray_rand::{RandomExt, rand_distr::StandardNormal};
+    use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+
+    /// A matrix of standard normal numbers, the same for the same seed.
+    pub(crate) fn noise<F: Real>(rows: usize, cols: usize, seed: u64) -> Array2<F> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        Array2::<f64>::random_using((rows, cols), StandardNormal, &mut rng).mapv(F::of)
+    }
+
+    #[test]
+    fn sums_equal_their_definitions_at_every_length() {
+        for len in (0..100).chain([4095, 4096, 4097, 9000]) {
+            let (a, b) = (noise::<f64>(1, len, 1).into_raw_vec_and_offset().0, noise::<f64>(1, len, 2));
+            let b = b.as_slice().unwrap();
+            let want: f64 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+            assert!((dot(&a, b) - want).abs() < 1e-10);
+            assert!((dot_f64(&a, b) - want).abs() < 1e-10);
+            assert!((sum(&a) - a.iter().sum::<f64>()).abs() < 1e-10);
+            assert_eq!(max(&a), a.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+            let mut e = a.clone();
+            let total = exp_shifted(&mut e, 0.25);
+            assert!((total - a.iter().map(|x| (x - 0.25).exp()).sum::<f64>()).abs() < 1e-9);
+            assert!((sum_exp_shifted(&a, 0.25) - total).abs() < 1e-9);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The scalar types the engine is generic over.
+
+use ndarray::NdFloat;
+use std::iter::Sum;
+
+/// `f32` trains, `f64` checks gradients.
+pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
+    /// The nearest value to `x`.
+    fn of(x: f64) -> Self;
+    /// `self` in double precision.
+    fn f64(self) -> f64;
+    /// e^x. For `f32` a branch-free polynomial with at most 2 ulp of error that vectorises: results below the smallest
+    /// normal number are flushed to zero. For `f64` the standard library's.
+    fn exp_fast(self) -> Self;
+    /// The error function, from libm.
+    fn erf(self) -> Self;
+    /// `C <- alpha A B + beta C` on raw strided memory; see [`matrixmultiply`].
+    ///
+    /// # Safety
+    /// Pointers and strides must describe valid matrices of the given sizes, `c` unaliased.
+    #[allow(clippy::too_many_arguments)]
+    unsafe fn gemm(
+        m: usize,
+        k: usize,
+        n: usize,
+        alpha: Self,
+        a: (*const Self, isize, isize),
+        b: (*const Self, isize, isize),
+        beta: Self,
+        c: (*mut Self, isize, isize),
+    );
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn of(x: f64) -> Self {
+        x as f32
+    }
+
+    #[inline(always)]
+    fn f64(self) -> f64 {
+        self as f64
+    }
+
+    #[inline(always)]
+    fn exp_fast(self) -> Self {
+        exp_f32(self)
+    }
+
+    fn erf(self) -> Self {
+        libm::erff(self)
+    }
+
+    #[inline]
+    unsafe fn gemm(
+        m: usize,
+        k: usize,
+        n: usize,
+        alpha: Self,
+        a: (*const Self, isize, isize),
+        b: (*const Self, isize, isize),
+        beta: Self,
+        c: (*mut Self, isize, isize),
+    ) {
+        // SAFETY: the caller's promise is matrixmultiply's requirement.
+        unsafe { matrixmultiply::sgemm(m, k, n, alpha, a.0, a.1, a.2, b.0, b.1, b.2, beta, c.0, c.1, c.2) }
+    }
+}
+
+impl Real for f64 {
+    #[inline(always)]
+    fn of(x: f64) -> Self {
+        x
+    }
+
+    #[inline(always)]
+    fn f64(self) -> f64 {
+        self
+    }
+
+    #[inline(always)]
+    fn exp_fast(self) -> Self {
+        self.exp()
+    }
+
+    fn erf(self) -> Self {
+        libm::erf(self)
+    }
+
+    #[inline]
+    unsafe fn gemm(
+        m: usize,
+        k: usize,
+        n: usize,
+        alpha: Self,
+        a: (*const Self, isize, isize),
+        b: (*const Self, isize, isize),
+        beta: Self,
+        c: (*mut Self, isize, isize),
+    ) {
+        // SAFETY: the caller's promise is matrixmultiply's requirement.
+        unsafe { matrixmultiply::dgemm(m, k, n, alpha, a.0, a.1, a.2, b.0, b.1, b.2, beta, c.0, c.1, c.2) }
+    }
+}
+
+/// e^x for x in f32: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial of degree 6 for e^r, times 2^n.
+///
+/// NaN stays NaN, overflow gives infinity, and results under 2^-126 are zero.
+#[inline(always)]
+fn exp_f32(x: f32) -> f32 {
+    const LN2_HI: f32 = 0.693_359_4;
+    const LN2_LO: f32 = -2.121_944_4e-4;
+    // 1.5 * 2^23: adding it rounds to the nearest integer and leaves that integer in the low bits.
+    const MAGIC: f32 = 12_582_912.0;
+    let clamped = x.clamp(-88.0, 88.8);
+    let shifted = clamped.mul_add(std::f32::consts::LOG2_E, MAGIC);
+    let n = shifted - MAGIC;
+    let r = n.mul_add(-LN2_LO, n.mul_add(-LN2_HI, clamped));
+    let p = 1.987_569_1e-4f32;
+    let p = p.mul_add(r, 1.398_2e-3);
+    let p = p.mul_add(r, 8.333_452e-3);
+    let p = p.mul_add(r, 4.166_579_6e-2);
+    let p = p.mul_add(r, 1.666_666_5e-1);
+    let p = p.mul_add(r, 0.5);
+    let e = p.mul_add(r * r, r) + 1.0;
+    // 2^n in two factors, so that n = 128 does not overflow before the product does.
+    let n = shifted.to_bits().wrapping_sub(MAGIC.to_bits()) as i32;
+    let half = n >> 1;
+    let scale = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
+    let y = e * scale(half) * scale(n - half);
+    let y = if x < -87.336_54 { 0.0 } else { y };
+    let y = if x > 88.722_84 { f32::INFINITY } else { y };
+    if x.is_nan() { x } else { y }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Distance in units in the last place of `want`.
+    fn ulps(got: f32, want: f64) -> f64 {
+        let spacing = (f32::from_bits((want as f32).to_bits() + 1) - want as f32) as f64;
+        (got as f64 - want).abs() / spacing
+    }
+
+    #[test]
+    fn exp_is_within_two_ulp_over_the_whole_range() {
+        let (mut worst, mut at) = (0.0, 0.0);
+        let mut x = -87.336f32;
+        while x < 88.7228 {
+            let error = ulps(x.exp_fast(), (x as f64).exp());
+            if error > worst {
+                (worst, at) = (error, x);
+            }
+            x += 1.3e-4;
+        }
+        assert!(worst <= 2.0, "{worst} ulp at {at}");
+        for x in [1e-30f32, -1e-30, 1e-8, 0.0, -0.0] {
+            assert!(ulps(x.exp_fast(), (x as f64).exp()) <= 2.0);
+        }
+    }
+
+    #[test]
+    fn exp_has_its_limits() {
+        assert_eq!(f32::NEG_INFINITY.exp_fast(), 0.0);
+        assert_eq!((-1e4f32).exp_fast(), 0.0);
+        assert_eq!(f32::INFINITY.exp_fast(), f32::INFINITY);
+        assert_eq!(89.0f32.exp_fast(), f32::INFINITY);
+        assert!(f32::NAN.exp_fast().is_nan());
+    }
+}
