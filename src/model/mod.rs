@@ -1,10 +1,17 @@
 //! The decoder: config, named parameters, checkpoints, tokenizer, generation.
 
+pub mod batch;
 pub mod config;
+pub mod decoder;
 pub mod family;
 pub mod layout;
+pub mod sink;
+pub mod tangent;
 pub mod weights;
 
+pub use batch::{Batch, Reduction};
 pub use config::{Activation, Config};
+pub use decoder::Decoder;
 pub use layout::{Layout, ParamId};
+pub use sink::{GradSink, Rows, Slot, Tangents};
 pub use weights::Weights;

@@ -1,0 +1,334 @@
+//! The CPU: [`crate::ops`] on ndarray, with buffers that are reused from step to step.
+
+use super::Backend;
+use crate::error::{Error, Result};
+use crate::kernel::{Real, matmul};
+use crate::model::Activation;
+use crate::ops::{self, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual};
+use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+/// Runs ops on the calling process' rayon threads.
+#[derive(Clone, Default)]
+pub struct Cpu<F: Real = f32> {
+    pool: Arc<Pool<F>>,
+}
+
+/// Buffers waiting to be used again. After the first step of a run every tensor comes from here.
+#[derive(Default)]
+struct Pool<F> {
+    free: Mutex<Vec<Vec<F>>>,
+}
+
+impl<F: Real> Pool<F> {
+    /// A buffer of `len` elements: the smallest waiting one that fits without wasting more than half of it, content stale;
+    /// else a new one, in exchange for the largest that was too small, so that the pool does not outgrow its use.
+    fn take(&self, len: usize) -> Vec<F> {
+        let mut free = self.free.lock().expect("no panic while holding the pool");
+        let fits = |b: &Vec<F>| b.capacity() >= len && b.capacity() <= 2 * len.max(512);
+        let best = (0..free.len()).filter(|&i| fits(&free[i])).min_by_key(|&i| free[i].capacity());
+        if let Some(i) = best {
+            let mut buffer = free.swap_remove(i);
+            drop(free);
+            buffer.resize(len, F::zero());
+            return buffer;
+        }
+        let largest_too_small =
+            (0..free.len()).filter(|&i| free[i].capacity() < len).max_by_key(|&i| free[i].capacity());
+        if let Some(i) = largest_too_small {
+            free.swap_remove(i);
+        }
+        drop(free);
+        vec![F::zero(); len]
+    }
+}
+
+/// A matrix on the CPU; its buffer goes back to the pool when it is dropped.
+pub struct Tensor<F: Real> {
+    array: Array2<F>,
+    pool: Arc<Pool<F>>,
+}
+
+impl<F: Real> Drop for Tensor<F> {
+    fn drop(&mut self) {
+        let buffer = std::mem::take(&mut self.array).into_raw_vec_and_offset().0;
+        if buffer.capacity() > 0 {
+            self.pool.free.lock().expect("no panic while holding the pool").push(buffer);
+        }
+    }
+}
+
+impl<F: Real> Tensor<F> {
+    /// The matrix.
+    pub fn view(&self) -> ArrayView2<'_, F> {
+        self.array.view()
+    }
+
+    /// The matrix, to write to.
+    pub fn view_mut(&mut self) -> ArrayViewMut2<'_, F> {
+        self.array.view_mut()
+    }
+
+    /// All elements, row-major.
+    pub fn as_slice(&self) -> &[F] {
+        ops::slice(&self.array)
+    }
+
+    /// All elements, row-major, to write to.
+    pub fn as_slice_mut(&mut self) -> &mut [F] {
+        ops::slice_mut(&mut self.array)
+    }
+
+    fn take_rows(&self, rows: Range<usize>) -> ArrayView2<'_, F> {
+        self.array.slice(s![rows, ..])
+    }
+}
+
+impl<F: Real> Cpu<F> {
+    /// A backend with an empty pool.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A matrix with stale content, for ops that overwrite all of it.
+    fn empty(&self, rows: usize, cols: usize) -> Tensor<F> {
+        let array = Array2::from_shape_vec((rows, cols), self.pool.take(rows * cols)).expect("the length is the shape's");
+        Tensor { array, pool: self.pool.clone() }
+    }
+}
+
+impl<F: Real> Backend for Cpu<F> {
+    type Tensor = Tensor<F>;
+
+    fn shape(&self, x: &Tensor<F>) -> (usize, usize) {
+        x.array.dim()
+    }
+
+    fn zeros(&self, rows: usize, cols: usize) -> Tensor<F> {
+        let mut x = self.empty(rows, cols);
+        x.as_slice_mut().fill(F::zero());
+        x
+    }
+
+    fn upload(&self, rows: usize, cols: usize, data: Vec<f32>) -> Result<Tensor<F>> {
+        let found = data.len();
+        // A Vec<f32> is used as it is; other scalars are converted.
+        let data = match bytemuck::allocation::try_cast_vec::<f32, F>(data) {
+            Ok(same) if size_of::<F>() == size_of::<f32>() => same,
+            Ok(_) => unreachable!("a cast keeps the element size"),
+            Err((_, data)) => data.into_iter().map(|x| F::of(x as f64)).collect(),
+        };
+        let array = Array2::from_shape_vec((rows, cols), data)
+            .map_err(|_| Error::usage(format!("{found} numbers do not fill a matrix of {rows} x {cols}")))?;
+        Ok(Tensor { array, pool: self.pool.clone() })
+    }
+
+    fn download(&self, x: &Tensor<F>) -> Result<Vec<f32>> {
+        Ok(x.as_slice().iter().map(|x| x.f64() as f32).collect())
+    }
+
+    fn rows(&self, x: &Tensor<F>, rows: Range<usize>) -> Tensor<F> {
+        let mut y = self.empty(rows.len(), x.array.ncols());
+        y.array.assign(&x.take_rows(rows));
+        y
+    }
+
+    fn finish(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn embed(&self, ids: &[u32], positions: &[u32], tokens: &Tensor<F>, wpe: &Tensor<F>) -> Tensor<F> {
+        let mut x = self.empty(ids.len(), tokens.array.ncols());
+        embedding::forward(ids, positions, tokens.view(), wpe.view(), x.view_mut());
+        x
+    }
+
+    fn norm(&self, x: &Tensor<F>, gain: &Tensor<F>, bias: &Tensor<F>, eps: f64) -> (Tensor<F>, Tensor<F>) {
+        let (n, c) = x.array.dim();
+        let (mut y, mut stats) = (self.empty(n, c), self.empty(n, 2));
+        norm::forward(x.view(), gain.as_slice(), bias.as_slice(), eps, y.view_mut(), stats.view_mut());
+        (y, stats)
+    }
+
+    fn linear(&self, x: &Tensor<F>, w: &Tensor<F>, bias: Option<&Tensor<F>>) -> Tensor<F> {
+        let mut y = self.empty(x.array.nrows(), w.array.ncols());
+        linear::forward(x.view(), w.view(), bias.map(|b| b.as_slice()), y.view_mut());
+        y
+    }
+
+    fn attention(&self, qkv: &Tensor<F>, segments: &Segments, heads: usize, scale: f64) -> (Tensor<F>, Tensor<F>) {
+        let (n, c3) = qkv.array.dim();
+        let (mut out, mut lse) = (self.empty(n, c3 / 3), self.empty(n, heads));
+        attention::forward(qkv.view(), segments, heads, scale, out.view_mut(), lse.view_mut());
+        (out, lse)
+    }
+
+    fn activation(&self, kind: Activation, x: &Tensor<F>) -> Tensor<F> {
+        let mut y = self.empty(x.array.nrows(), x.array.ncols());
+        activation::forward(kind, x.view(), y.view_mut());
+        y
+    }
+
+    fn add(&self, x: &mut Tensor<F>, branch: &Tensor<F>) {
+        residual::add(x.view_mut(), branch.view());
+    }
+
+    fn head(&self, h: &Tensor<F>, w: &Tensor<F>) -> Tensor<F> {
+        let mut logits = self.empty(h.array.nrows(), w.array.nrows());
+        matmul(h.view(), w.array.t(), F::zero(), logits.view_mut());
+        logits
+    }
+
+    fn cross_entropy(&self, logits: &Tensor<F>, targets: &[u32], losses: &mut Tensor<F>, first: usize) {
+        let losses = &mut losses.as_slice_mut()[first..first + targets.len()];
+        cross_entropy::forward(logits.view(), targets, losses);
+    }
+
+    fn cross_entropy_backward(
+        &self,
+        logits: &mut Tensor<F>,
+        targets: &[u32],
+        weights: &[f32],
+        losses: &mut Tensor<F>,
+        first: usize,
+    ) {
+        let weights: Vec<F> = weights.iter().map(|&w| F::of(w as f64)).collect();
+        let losses = &mut losses.as_slice_mut()[first..first + targets.len()];
+        cross_entropy::forward_backward(logits.view_mut(), targets, &weights, losses);
+    }
+
+    fn head_input(&self, dlogits: &Tensor<F>, w: &Tensor<F>, dh: &mut Tensor<F>, first: usize) {
+        let rows = first..first + dlogits.array.nrows();
+        matmul(dlogits.view(), w.view(), F::zero(), dh.array.slice_mut(s![rows, ..]));
+    }
+
+    fn linear_input(&self, dy: &Tensor<F>, w: &Tensor<F>) -> Tensor<F> {
+        let mut dx = self.empty(dy.array.nrows(), w.array.nrows());
+        linear::backward_input(dy.view(), w.view(), F::zero(), dx.view_mut());
+        dx
+    }
+
+    fn norm_backward(
+        &self,
+        dy: &mut Tensor<F>,
+        x: &Tensor<F>,
+        stats: &Tensor<F>,
+        gain: &Tensor<F>,
+        dgain: bool,
+        dx: &mut Tensor<F>,
+    ) {
+        norm::backward(dy.view_mut(), x.view(), stats.view(), gain.as_slice(), dgain, dx.view_mut());
+    }
+
+    fn attention_backward(
+        &self,
+        dout: &Tensor<F>,
+        out: &Tensor<F>,
+        lse: &Tensor<F>,
+        qkv: &Tensor<F>,
+        segments: &Segments,
+        heads: usize,
+        scale: f64,
+    ) -> Tensor<F> {
+        let mut d = self.empty(qkv.array.nrows(), qkv.array.ncols());
+        attention::backward(dout.view(), out.view(), lse.view(), qkv.view(), segments, heads, scale, d.view_mut());
+        d
+    }
+
+    fn activation_backward(&self, kind: Activation, x: &Tensor<F>, dy: &mut Tensor<F>) {
+        activation::backward(kind, x.view(), dy.view_mut());
+    }
+
+    fn add_outer(&self, x: &Tensor<F>, dy: &Tensor<F>, rows: Range<usize>, out: &mut Tensor<F>) {
+        linear::backward_weight(x.take_rows(rows.clone()), dy.take_rows(rows), out.view_mut());
+    }
+
+    fn add_rows(&self, ids: &[u32], dy: &Tensor<F>, rows: Range<usize>, out: &mut Tensor<F>) {
+        embedding::backward(&ids[rows.clone()], dy.take_rows(rows), out.view_mut());
+    }
+
+    fn add_columns(&self, dy: &Tensor<F>, rows: Range<usize>, out: &mut Tensor<F>) {
+        linear::backward_bias(dy.take_rows(rows), out.as_slice_mut());
+    }
+
+    fn add_matmul(&self, x: &Tensor<F>, w: &Tensor<F>, y: &mut Tensor<F>) {
+        matmul(x.view(), w.view(), F::one(), y.view_mut());
+    }
+
+    fn add_gather(&self, ids: &[u32], table: &Tensor<F>, y: &mut Tensor<F>) {
+        for (mut row, &id) in y.array.rows_mut().into_iter().zip(ids) {
+            row += &table.array.row(id as usize);
+        }
+    }
+
+    fn add_vector(&self, v: &Tensor<F>, y: &mut Tensor<F>) {
+        for mut row in y.array.rows_mut() {
+            row += &v.array.row(0);
+        }
+    }
+
+    fn add_head(&self, h: &Tensor<F>, w: &Tensor<F>, y: &mut Tensor<F>, first_column: usize) {
+        let columns = first_column..first_column + w.array.nrows();
+        matmul(h.view(), w.array.t(), F::one(), y.array.slice_mut(s![.., columns]));
+    }
+
+    fn norm_jvp(
+        &self,
+        x: &Tensor<F>,
+        x_dot: &Tensor<F>,
+        stats: &Tensor<F>,
+        gain: &Tensor<F>,
+        gain_dot: Option<&Tensor<F>>,
+        bias_dot: Option<&Tensor<F>>,
+    ) -> Tensor<F> {
+        let mut y_dot = self.empty(x.array.nrows(), x.array.ncols());
+        let (gain_dot, bias_dot) = (gain_dot.map(|t| t.as_slice()), bias_dot.map(|t| t.as_slice()));
+        norm::jvp(x.view(), x_dot.view(), stats.view(), gain.as_slice(), gain_dot, bias_dot, y_dot.view_mut());
+        y_dot
+    }
+
+    fn attention_jvp(
+        &self,
+        qkv: &Tensor<F>,
+        qkv_dot: &Tensor<F>,
+        lse: &Tensor<F>,
+        segments: &Segments,
+        heads: usize,
+        scale: f64,
+    ) -> Tensor<F> {
+        let mut out_dot = self.empty(qkv.array.nrows(), qkv.array.ncols() / 3);
+        attention::jvp(qkv.view(), qkv_dot.view(), lse.view(), segments, heads, scale, out_dot.view_mut());
+        out_dot
+    }
+
+    fn cross_entropy_jvp(
+        &self,
+        logits: &Tensor<F>,
+        logits_dot: &Tensor<F>,
+        targets: &[u32],
+        losses_dot: &mut Tensor<F>,
+        first: usize,
+    ) {
+        let losses_dot = &mut losses_dot.as_slice_mut()[first..first + targets.len()];
+        cross_entropy::jvp(logits.view(), logits_dot.view(), targets, losses_dot);
+    }
+
+    fn attention_cached(
+        &self,
+        qkv: &Tensor<F>,
+        keys: &mut Tensor<F>,
+        values: &mut Tensor<F>,
+        past: usize,
+        heads: usize,
+        scale: f64,
+    ) -> Tensor<F> {
+        let (n, c) = (qkv.array.nrows(), qkv.array.ncols() / 3);
+        keys.array.slice_mut(s![past..past + n, ..]).assign(&qkv.array.slice(s![.., c..2 * c]));
+        values.array.slice_mut(s![past..past + n, ..]).assign(&qkv.array.slice(s![.., 2 * c..]));
+        let mut out = self.empty(n, c);
+        let (k, v) = (keys.take_rows(0..past + n), values.take_rows(0..past + n));
+        attention::forward_cached(qkv.array.slice(s![.., ..c]), k, v, heads, scale, out.view_mut());
+        out
+    }
+}
