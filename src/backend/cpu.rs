@@ -2,7 +2,7 @@
 
 use super::Backend;
 use crate::error::{Error, Result};
-use crate::kernel::{Real, matmul};
+use crate::kernel::{Real, elementwise, matmul};
 use crate::model::Activation;
 use crate::ops::{self, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual};
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
@@ -252,8 +252,9 @@ impl<F: Real> Backend for Cpu<F> {
         linear::backward_bias(dy.take_rows(rows), out.as_slice_mut());
     }
 
-    fn add_matmul(&self, x: &Tensor<F>, w: &Tensor<F>, y: &mut Tensor<F>) {
-        matmul(x.view(), w.view(), F::one(), y.view_mut());
+    fn add_matmul(&self, x: &Tensor<F>, first: usize, w: &Tensor<F>, y: &mut Tensor<F>) {
+        let columns = first..first + w.array.nrows();
+        matmul(x.array.slice(s![.., columns]), w.view(), F::one(), y.view_mut());
     }
 
     fn add_gather(&self, ids: &[u32], table: &Tensor<F>, y: &mut Tensor<F>) {
@@ -268,9 +269,20 @@ impl<F: Real> Backend for Cpu<F> {
         }
     }
 
-    fn add_head(&self, h: &Tensor<F>, w: &Tensor<F>, y: &mut Tensor<F>, first_column: usize) {
-        let columns = first_column..first_column + w.array.nrows();
+    fn add_head(&self, h: &Tensor<F>, w: &Tensor<F>, y: &mut Tensor<F>, first: usize) {
+        let columns = first..first + w.array.nrows();
         matmul(h.view(), w.array.t(), F::one(), y.array.slice_mut(s![.., columns]));
+    }
+
+    fn add_row_dots(&self, a: &Tensor<F>, b: &Tensor<F>, out: &mut Tensor<F>) {
+        let cols = a.array.ncols();
+        let (a, b) = (a.as_slice(), b.as_slice());
+        ops::for_row_blocks(&mut out.view_mut(), |first, block| {
+            for (i, out) in block.iter_mut().enumerate() {
+                let row = (first + i) * cols..(first + i + 1) * cols;
+                *out += F::of(elementwise::dot_f64(&a[row.clone()], &b[row]));
+            }
+        });
     }
 
     fn norm_jvp(

@@ -95,14 +95,16 @@ pub trait Backend: Send + Sync {
     /// `out += sum of dy[rows]`: the gradient of a bias or gain.
     fn add_columns(&self, dy: &Self::Tensor, rows: Range<usize>, out: &mut Self::Tensor);
 
-    /// `y += x w`: a tangent through a weight.
-    fn add_matmul(&self, x: &Self::Tensor, w: &Self::Tensor, y: &mut Self::Tensor);
+    /// `y += x[.., first..] w` for a block of a weight's rows, from row `first` on: a tangent through a weight.
+    fn add_matmul(&self, x: &Self::Tensor, first: usize, w: &Self::Tensor, y: &mut Self::Tensor);
     /// `y_i += table[ids_i]`: a tangent through an embedding.
     fn add_gather(&self, ids: &[u32], table: &Self::Tensor, y: &mut Self::Tensor);
     /// `y_i += v` for every row: a tangent through a bias.
     fn add_vector(&self, v: &Self::Tensor, y: &mut Self::Tensor);
-    /// `y[.., columns] += h wᵀ` for a block of an output head's rows: a tangent through the head.
-    fn add_head(&self, h: &Self::Tensor, w: &Self::Tensor, y: &mut Self::Tensor, first_column: usize);
+    /// `y[.., first..] += h wᵀ` for a block of an output head's rows, from row `first` on: a tangent through the head.
+    fn add_head(&self, h: &Self::Tensor, w: &Self::Tensor, y: &mut Self::Tensor, first: usize);
+    /// `out_i += <a_i, b_i>` for every row, into the column `out`.
+    fn add_row_dots(&self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor);
     /// [`crate::ops::norm::jvp`].
     fn norm_jvp(
         &self,

@@ -13,7 +13,7 @@ impl<B: Backend> Tangents<B> for Dense<B> {
 
     fn matmul(&self, b: &B, p: ParamId, x: &B::Tensor, y: &mut B::Tensor) {
         if let Some(u) = &self.0[p.0] {
-            b.add_matmul(x, u, y);
+            b.add_matmul(x, 0, u, y);
         }
     }
 
