@@ -1,0 +1,80 @@
+//! What several test files share.
+#![allow(dead_code)]
+
+use ferret::model::{Activation, Batch, Config, Weights};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+/// A small decoder's shape; `f` may change it.
+pub fn config(f: impl FnOnce(&mut Config)) -> Config {
+    let mut config = Config {
+        vocab: 23,
+        positions: 12,
+        width: 12,
+        layers: 2,
+        heads: 3,
+        inner: 20,
+        norm_epsilon: 1e-5,
+        activation: Activation::GeluTanh,
+        tied: true,
+        scale_by_width: true,
+        scale_by_layer: false,
+        init_std: 0.02,
+        eos: None,
+    };
+    f(&mut config);
+    config
+}
+
+/// A seeded source of test data.
+pub struct Random(ChaCha8Rng);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
+    }
+
+    /// Uniform in -1..1.
+    pub fn signed(&mut self) -> f64 {
+        (self.0.next_u32() as f64 / u32::MAX as f64) * 2.0 - 1.0
+    }
+
+    /// Uniform in 0..n.
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.0.next_u64() % n as u64) as usize
+    }
+}
+
+/// Weights large enough that every part of the decoder matters.
+pub fn weights(config: Config, seed: u64) -> Weights {
+    let mut random = Random::new(seed);
+    let mut weights = Weights::zeros(config);
+    for (spec, tensor) in weights.layout.specs().iter().zip(&mut weights.tensors) {
+        let base = if spec.name.contains("ln_") && spec.name.ends_with("weight") { 1.0 } else { 0.0 };
+        for w in tensor {
+            *w = (base + 0.5 * random.signed()) as f32;
+        }
+    }
+    weights
+}
+
+/// Samples of these lengths with some targets ignored.
+pub fn batch(config: &Config, lengths: &[usize], seed: u64) -> Batch {
+    let mut random = Random::new(seed);
+    let samples: Vec<(Vec<u32>, Vec<u32>)> = lengths
+        .iter()
+        .map(|&n| {
+            let ids: Vec<u32> = (0..n).map(|_| random.below(config.vocab) as u32).collect();
+            let targets = (0..n)
+                .map(|_| if random.below(4) == 0 { u32::MAX } else { random.below(config.vocab) as u32 })
+                .collect();
+            (ids, targets)
+        })
+        .collect();
+    Batch::new(samples.iter().map(|(i, t)| (i.as_slice(), t.as_slice())))
+}
+
+/// Run `f` on its own pool of `threads` threads.
+pub fn in_pool<R: Send>(threads: usize, f: impl FnOnce() -> R + Send) -> R {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(f)
+}
