@@ -93,7 +93,10 @@ pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_bytes(path)?).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
         let line = 1 + e.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count();
-        Error::file(path, format!("line {line} is not valid UTF-8 (byte {at}): is this a text file in another encoding?"))
+        Error::file(
+            path,
+            format!("line {line} is not valid UTF-8 (byte {at}): is this a text file in another encoding?"),
+        )
     })
 }
 

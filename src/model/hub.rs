@@ -337,7 +337,10 @@ mod tests {
             ("HF_HUB_OFFLINE", "1"),
         ]);
         assert_eq!(all.cache, Some("/hf/hub".into()));
-        assert_eq!((all.endpoint.as_str(), all.token.as_deref(), all.offline), ("http://localhost:1", Some("secret"), true));
+        assert_eq!(
+            (all.endpoint.as_str(), all.token.as_deref(), all.offline),
+            ("http://localhost:1", Some("secret"), true)
+        );
         assert_eq!(vars(&[("HF_HOME", "/hf"), ("HF_HUB_CACHE", "/c")]).cache, Some("/c".into()));
     }
 }

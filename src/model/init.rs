@@ -115,7 +115,13 @@ mod tests {
         let w = random(Preset::Tiny.config(), 1).unwrap();
         let ids = w.layout.blocks[1];
         // 4096 to 16384 scalars: the standard deviation is known to about 1.1 %.
-        for (id, std) in [(w.layout.tokens, 0.02), (ids.qkv.0, 0.02), (ids.mlp_in.0, 0.02), (ids.attn_out.0, 0.01), (ids.mlp_out.0, 0.01)] {
+        for (id, std) in [
+            (w.layout.tokens, 0.02),
+            (ids.qkv.0, 0.02),
+            (ids.mlp_in.0, 0.02),
+            (ids.attn_out.0, 0.01),
+            (ids.mlp_out.0, 0.01),
+        ] {
             let (mean, found) = moments(w.get(id));
             assert!((found / std - 1.0).abs() < 0.04 && mean.abs() < 0.05 * std, "{id:?}: {mean} {found}");
         }

@@ -79,7 +79,8 @@ impl Tokenizer {
             };
             for piece in [a, b, &format!("{a}{b}")] {
                 if !vocab.contains_key(piece) {
-                    let what = format!("line {}: {piece:?} is not in vocab.json: do the two files belong together?", i + 1);
+                    let what =
+                        format!("line {}: {piece:?} is not in vocab.json: do the two files belong together?", i + 1);
                     return Err(Error::file(merges_path, what));
                 }
             }

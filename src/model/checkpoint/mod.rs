@@ -80,7 +80,8 @@ pub fn read_config(path_or_name: &str) -> Result<Config> {
 fn config_of(folder: &Path) -> Result<(gpt2::Parsed, String)> {
     let path = folder.join(CONFIG);
     if !path.exists() {
-        let what = "has no config.json: a folder in the Hugging Face layout (config.json, model.safetensors) is expected";
+        let what =
+            "has no config.json: a folder in the Hugging Face layout (config.json, model.safetensors) is expected";
         return Err(Error::file(folder, what));
     }
     let text = fsio::read_text(&path)?;

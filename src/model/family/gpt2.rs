@@ -27,8 +27,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Parsed> {
     if text.trim().is_empty() {
         return Err(Error::file(path, "is empty, and the model's configuration in JSON is expected"));
     }
-    let value: Value =
-        serde_json::from_str(text).map_err(|e| Error::file(path, format!("is not valid JSON ({e})")))?;
+    let value: Value = serde_json::from_str(text).map_err(|e| Error::file(path, format!("is not valid JSON ({e})")))?;
     let Value::Object(object) = value else {
         return Err(Error::file(path, "holds no JSON object: the model's configuration is expected"));
     };
@@ -179,12 +178,9 @@ pub fn tensor_name(name: &str) -> (TensorName<'_>, bool) {
         Some(short) => (short, true),
         None => (name, false),
     };
-    let mask = short
-        .strip_prefix("h.")
-        .and_then(|rest| rest.split_once('.'))
-        .is_some_and(|(layer, rest)| {
-            layer.parse::<usize>().is_ok() && matches!(rest, "attn.bias" | "attn.masked_bias")
-        });
+    let mask = short.strip_prefix("h.").and_then(|rest| rest.split_once('.')).is_some_and(|(layer, rest)| {
+        layer.parse::<usize>().is_ok() && matches!(rest, "attn.bias" | "attn.masked_bias")
+    });
     (if mask { TensorName::Mask } else { TensorName::Parameter(short) }, prefixed)
 }
 
@@ -347,7 +343,10 @@ mod tests {
         let config = |key: &str, value: &str| read(&with(key, value)).unwrap().config;
         assert_eq!(config("n_inner", "20"), Config { inner: 20, ..base.clone() });
         assert_eq!(config("layer_norm_epsilon", "1e-6"), Config { norm_epsilon: 1e-6, ..base.clone() });
-        assert_eq!(config("activation_function", "\"gelu\""), Config { activation: Activation::GeluErf, ..base.clone() });
+        assert_eq!(
+            config("activation_function", "\"gelu\""),
+            Config { activation: Activation::GeluErf, ..base.clone() }
+        );
         assert_eq!(config("tie_word_embeddings", "false"), Config { tied: false, ..base.clone() });
         assert_eq!(config("scale_attn_weights", "false"), Config { scale_by_width: false, ..base.clone() });
         assert_eq!(config("scale_attn_by_inverse_layer_idx", "true"), Config { scale_by_layer: true, ..base.clone() });
