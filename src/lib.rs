@@ -6,6 +6,8 @@ pub mod backend;
 pub mod cli;
 pub mod data;
 pub mod error;
+pub mod eval;
+pub mod fsio;
 pub mod grad;
 pub mod kernel;
 pub mod method;

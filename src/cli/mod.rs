@@ -1,5 +1,12 @@
 //! The program: one file a verb. Each verb has its arguments and a `run`.
 
+pub mod common;
+pub mod eval;
+pub mod generate;
+pub mod grad;
+pub mod init;
+pub mod inspect;
+
 use crate::error::Result;
 use clap::{Parser, Subcommand};
 
@@ -9,10 +16,19 @@ use clap::{Parser, Subcommand};
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    /// Threads on the processor [default: all cores]
+    #[arg(long, value_name = "N", global = true)]
+    threads: Option<usize>,
 }
 
 #[derive(Subcommand, Debug)]
-enum Command {}
+enum Command {
+    Generate(generate::Args),
+    Eval(eval::Args),
+    Grad(grad::Args),
+    Init(init::Args),
+    Inspect(inspect::Args),
+}
 
 /// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
 pub fn main() -> i32 {
@@ -37,8 +53,17 @@ pub fn main() -> i32 {
 }
 
 fn run(cli: Cli) -> Result<()> {
+    if let Some(threads) = cli.threads {
+        common::set_threads(threads)?;
+    }
     match cli.command {
         None => Ok(()),
-        Some(command) => match command {},
+        Some(command) => match command {
+            Command::Generate(args) => generate::run(args),
+            Command::Eval(args) => eval::run(args),
+            Command::Grad(args) => grad::run(args),
+            Command::Init(args) => init::run(args),
+            Command::Inspect(args) => inspect::run(args),
+        },
     }
 }

@@ -1,12 +1,18 @@
 //! The decoder: config, named parameters, checkpoints, tokenizer, generation.
 
 pub mod batch;
+pub mod checkpoint;
 pub mod config;
 pub mod decoder;
 pub mod family;
+pub mod generate;
+pub mod hub;
+pub mod init;
 pub mod layout;
+pub mod memory;
 pub mod sink;
 pub mod tangent;
+pub mod tokenizer;
 pub mod weights;
 
 pub use batch::{Batch, Reduction};

@@ -1,0 +1,114 @@
+//! What the verbs share: the model, the data, the device, threads, progress.
+
+use crate::backend::{Backend, Cpu};
+use crate::data::{self, Dataset, LoadOptions, Loss};
+use crate::error::{Error, Result};
+use crate::model::checkpoint::{self, Checkpoint};
+use crate::model::tokenizer::Tokenizer;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::path::PathBuf;
+
+/// Where to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Device {
+    /// The processor
+    Cpu,
+    /// A graphics device through wgpu
+    Gpu,
+}
+
+/// Which device.
+#[derive(clap::Args, Debug, Clone)]
+pub struct Compute {
+    /// Where to compute
+    #[arg(long, value_enum, default_value = "cpu")]
+    pub device: Device,
+}
+
+/// Work that can run on any backend.
+pub trait Job {
+    /// What it gives.
+    type Output;
+    /// Do it.
+    fn run<B: Backend>(self, backend: B) -> Result<Self::Output>;
+}
+
+impl Compute {
+    /// Run `job` on the chosen device.
+    pub fn run<J: Job>(&self, job: J) -> Result<J::Output> {
+        match self.device {
+            Device::Cpu => job.run(Cpu::<f32>::new()),
+            Device::Gpu => Err(Error::Device("--device gpu is not built yet: use --device cpu".into())),
+        }
+    }
+}
+
+/// Fix the number of threads of this process, before any work.
+pub fn set_threads(threads: usize) -> Result<()> {
+    if threads == 0 || threads > 1024 {
+        return Err(Error::usage(format!("--threads {threads}: give a number from 1 to 1024")));
+    }
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .build_global()
+        .map_err(|e| Error::usage(format!("--threads {threads}: {e}")))
+}
+
+/// Which model.
+#[derive(clap::Args, Debug, Clone)]
+pub struct ModelArg {
+    /// A folder in the Hugging Face layout, or a hub name such as openai-community/gpt2
+    #[arg(long, value_name = "FOLDER|NAME")]
+    pub model: String,
+}
+
+impl ModelArg {
+    /// Read the checkpoint and, if it has one, the tokenizer; tell what the reader should know on stderr.
+    pub fn open(&self) -> Result<(Checkpoint, Option<Tokenizer>)> {
+        let checkpoint = checkpoint::load(&self.model)?;
+        let tokenizer = Tokenizer::from_folder(&checkpoint.folder)?;
+        if let Some(tokenizer) = &tokenizer {
+            tokenizer.check(&checkpoint.weights.config)?;
+        }
+        for note in &checkpoint.notes {
+            eprintln!("note: {note}");
+        }
+        Ok((checkpoint, tokenizer))
+    }
+}
+
+/// Which records.
+#[derive(clap::Args, Debug, Clone)]
+pub struct DataArg {
+    /// Records: JSON lines with {"text"}, {"prompt","response"}, {"instruction","input","output"}, {"messages"} or
+    /// {"tokens"}; or plain text (.txt)
+    #[arg(long, value_name = "FILE")]
+    pub data: PathBuf,
+    /// Which tokens of a record with a prompt count in the loss
+    #[arg(long, value_enum, default_value = "response")]
+    pub loss_on: Loss,
+}
+
+impl DataArg {
+    /// Read and tokenise the records; tell what was cut on stderr. At least one token must count.
+    pub fn open(&self, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>, stride: Option<usize>) -> Result<Dataset> {
+        let options = LoadOptions { loss: self.loss_on, stride, ..LoadOptions::new(&checkpoint.weights.config) };
+        let dataset = data::load_examples(&self.data, tokenizer, &options)?;
+        for note in dataset.notes() {
+            eprintln!("note: {}: {note}", self.data.display());
+        }
+        if dataset.targets() == 0 {
+            return Err(Error::file(&self.data, "no record has a token to predict: there is nothing to measure"));
+        }
+        Ok(dataset)
+    }
+}
+
+/// A bar with rate and estimate on stderr; nothing where stderr is not a terminal or `quiet` is set.
+pub fn progress(len: u64, what: &'static str, quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
+    let bar = ProgressBar::with_draw_target(Some(len), target);
+    let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left")
+        .expect("a valid template");
+    bar.with_style(style).with_prefix(what)
+}

@@ -1,0 +1,80 @@
+//! `ferret eval`: loss and perplexity of a model on records.
+
+use super::common::{Compute, DataArg, Job, ModelArg, progress};
+use crate::backend::Backend;
+use crate::data::Example;
+use crate::error::{Error, Result};
+use crate::eval::{self, RecordLoss};
+use crate::model::{Decoder, Weights};
+use serde_json::json;
+
+/// Loss and perplexity of a model on records.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ferret eval --model openai-community/gpt2 --data wiki.test.txt --stride 512\n  \
+                        ferret eval --model my-model --data records.jsonl --per-record --json")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArg,
+    #[command(flatten)]
+    data: DataArg,
+    /// Plain text: distance between the starts of windows; each later window counts only its last N tokens [default: the
+    /// context, windows side by side]
+    #[arg(long, value_name = "N")]
+    stride: Option<usize>,
+    /// With --json: each record's mean loss too, in order (null where no token counts)
+    #[arg(long, requires = "json")]
+    per_record: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// No progress bar
+    #[arg(long)]
+    quiet: bool,
+    #[command(flatten)]
+    compute: Compute,
+}
+
+struct Losses<'a> {
+    weights: Weights,
+    examples: &'a [Example],
+    quiet: bool,
+}
+
+impl Job for Losses<'_> {
+    type Output = Vec<RecordLoss>;
+
+    fn run<B: Backend>(self, backend: B) -> Result<Vec<RecordLoss>> {
+        let decoder = Decoder::new(backend, self.weights)?;
+        let bar = progress(self.examples.len() as u64, "records", self.quiet);
+        let losses = eval::losses(&decoder, self.examples, |n| bar.inc(n as u64))?;
+        bar.finish_and_clear();
+        Ok(losses)
+    }
+}
+
+/// Run the verb.
+pub fn run(args: Args) -> Result<()> {
+    if args.stride == Some(0) {
+        return Err(Error::usage("--stride 0 would never reach the end of the text: give at least 1"));
+    }
+    let (checkpoint, tokenizer) = args.model.open()?;
+    let dataset = args.data.open(&checkpoint, tokenizer.as_ref(), args.stride)?;
+    let start = std::time::Instant::now();
+    let job = Losses { weights: checkpoint.weights, examples: &dataset.examples, quiet: args.quiet };
+    let losses = args.compute.run(job)?;
+    let (loss, tokens) = eval::token_mean(&losses);
+    if args.json {
+        let mut out = json!({"loss": loss, "perplexity": loss.exp(), "tokens": tokens, "records": losses.len()});
+        if args.per_record {
+            out["record_losses"] = losses.iter().map(RecordLoss::mean).collect();
+        }
+        println!("{out}");
+    } else {
+        let what = if dataset.windows { "windows" } else { "records" };
+        println!("loss        {loss:.4} nats a token\nperplexity  {:.4}", loss.exp());
+        println!("tokens      {tokens} in {} {what}", losses.len());
+        let fed = dataset.tokens() as f64;
+        eprintln!("{:.1} s, {:.0} tokens/s", start.elapsed().as_secs_f64(), fed / start.elapsed().as_secs_f64());
+    }
+    Ok(())
+}

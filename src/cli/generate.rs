@@ -1,0 +1,122 @@
+//! `ferret generate`: text from a model, as it comes.
+
+use super::common::{Compute, Job, ModelArg};
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::model::generate::{Sampling, generate};
+use crate::model::tokenizer::Tokenizer;
+use crate::model::{Decoder, Weights};
+use serde_json::json;
+use std::io::Write;
+
+/// Text from a model, token by token as it comes.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  ferret generate --model openai-community/gpt2 --prompt \"Once upon a time\" --temperature 0.8\n  \
+                        ferret generate --model sorter --prompt-tokens 2,0,1 --max-tokens 3 --temperature 0")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArg,
+    /// Text to go on from
+    #[arg(long, required_unless_present = "prompt_tokens", conflicts_with = "prompt_tokens")]
+    prompt: Option<String>,
+    /// Token ids to go on from, for models without a tokenizer
+    #[arg(long, value_delimiter = ',', value_name = "IDS")]
+    prompt_tokens: Option<Vec<u32>>,
+    /// How many tokens to make, at most
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    max_tokens: usize,
+    /// 0 takes the likeliest token each time; 1 samples from the model
+    #[arg(long, default_value_t = 1.0)]
+    temperature: f64,
+    /// Sample among the K likeliest tokens only; 0: all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+    /// Sample among the likeliest tokens that together have probability P only
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f64,
+    /// The same seed gives the same text
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Recompute the whole text for every token instead of caching keys and values (slow; to check the cache)
+    #[arg(long)]
+    no_cache: bool,
+    /// Print one JSON object at the end instead of text
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: Compute,
+}
+
+struct Work<'a> {
+    weights: Weights,
+    prompt: &'a [u32],
+    args: &'a Args,
+    tokenizer: Option<&'a Tokenizer>,
+}
+
+impl Job for Work<'_> {
+    /// The tokens, and the seconds from the first to the last of them.
+    type Output = (Vec<u32>, f64);
+
+    fn run<B: Backend>(self, backend: B) -> Result<Self::Output> {
+        let decoder = Decoder::new(backend, self.weights)?;
+        let args = self.args;
+        let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p };
+        let mut stream = self.tokenizer.map(Tokenizer::stream);
+        let mut tokens = Vec::new();
+        let mut first = None;
+        generate(&decoder, self.prompt, args.max_tokens, &sampling, args.seed, !args.no_cache, |id| {
+            first.get_or_insert_with(std::time::Instant::now);
+            if !args.json {
+                match &mut stream {
+                    Some(stream) => show(&stream.push(id)?)?,
+                    None if tokens.is_empty() => show(&id.to_string())?,
+                    None => show(&format!(",{id}"))?,
+                }
+            }
+            tokens.push(id);
+            Ok(true)
+        })?;
+        if !args.json {
+            if let Some(stream) = stream {
+                show(&stream.finish()?)?;
+            }
+            show("\n")?;
+        }
+        Ok((tokens, first.map_or(0.0, |t| t.elapsed().as_secs_f64())))
+    }
+}
+
+fn show(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Error::io("standard output", e))
+}
+
+/// Run the verb.
+pub fn run(args: Args) -> Result<()> {
+    let (checkpoint, tokenizer) = args.model.open()?;
+    let prompt = match (&args.prompt, &args.prompt_tokens) {
+        (Some(text), _) => match &tokenizer {
+            Some(tokenizer) => tokenizer.encode(text)?,
+            None => {
+                let what = "has no tokenizer, so --prompt cannot be read: give --prompt-tokens";
+                return Err(Error::file(&checkpoint.folder, what));
+            }
+        },
+        (None, tokens) => tokens.clone().unwrap_or_default(),
+    };
+    if !args.json && args.prompt.is_some() {
+        show(args.prompt.as_deref().unwrap_or_default())?;
+    }
+    let work = Work { weights: checkpoint.weights, prompt: &prompt, args: &args, tokenizer: tokenizer.as_ref() };
+    let (tokens, seconds) = args.compute.run(work)?;
+    // The first token's time is the prompt's.
+    let rate = (tokens.len().saturating_sub(1)) as f64 / seconds;
+    if args.json {
+        let text = tokenizer.as_ref().map(|t| t.decode(&tokens)).transpose()?;
+        println!("{}", json!({"tokens": tokens, "text": text, "tokens_per_second": rate.is_finite().then_some(rate)}));
+    } else if rate.is_finite() {
+        eprintln!("{} tokens, {rate:.1} tokens/s", tokens.len());
+    }
+    Ok(())
+}
