@@ -32,10 +32,7 @@ fn run(name: &str, config: Config, samples: usize, length: usize, runs: usize, p
     let report = |what: &str, (median, fastest): (std::time::Duration, std::time::Duration), flops: f64| {
         let (median, fastest) = (median.as_secs_f64(), fastest.as_secs_f64());
         let (tokens, rate) = ((samples * length) as f64 / median, flops / median / 1e9);
-        println!(
-            "{what:<24} {median:>9.3} {fastest:>9.3} {tokens:>10.0} {rate:>9.0} {:>7.0}%",
-            100.0 * rate / peak
-        );
+        println!("{what:<24} {median:>9.3} {fastest:>9.3} {tokens:>10.0} {rate:>9.0} {:>7.0}%", 100.0 * rate / peak);
     };
     println!("{name}");
     report("  forward", time(runs, || drop(decoder.losses(&batch))), flops);

@@ -25,7 +25,11 @@ impl RecordLoss {
 }
 
 /// Every record's loss, in order. `done` is called with the number of records finished each time some are.
-pub fn losses<B: Backend>(decoder: &Decoder<B>, examples: &[Example], mut done: impl FnMut(usize)) -> Result<Vec<RecordLoss>> {
+pub fn losses<B: Backend>(
+    decoder: &Decoder<B>,
+    examples: &[Example],
+    mut done: impl FnMut(usize),
+) -> Result<Vec<RecordLoss>> {
     let mut losses = Vec::with_capacity(examples.len());
     for range in batches::by_rows(examples, ROWS) {
         let batch = batches::batch(&examples[range.clone()]);

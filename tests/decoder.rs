@@ -158,8 +158,7 @@ fn any_thread_count_gives_the_same_bits() {
             let batch = batch(&config, &[70, 1, 33, 80], 3);
             let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
             let losses = decoder.backward(&batch, &batch.weights(Reduction::TokenMean), &mut sum);
-            let grads: Vec<Vec<f32>> =
-                decoder.layout.ids().map(|p| sum.get(p).unwrap().as_slice().to_vec()).collect();
+            let grads: Vec<Vec<f32>> = decoder.layout.ids().map(|p| sum.get(p).unwrap().as_slice().to_vec()).collect();
             (losses.as_slice().to_vec(), grads)
         })
     };

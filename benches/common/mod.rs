@@ -55,7 +55,8 @@ pub fn weights(config: Config) -> Weights {
 /// `samples` samples of `length` random tokens, all of them targets.
 pub fn batch(config: &Config, samples: usize, length: usize) -> Batch {
     let token = |x: f32| ((x + 1.0) * 0.5 * (config.vocab - 1) as f32) as u32;
-    let rows: Vec<Vec<u32>> = (0..2 * samples).map(|i| noise(length, 77 + i as u64).into_iter().map(token).collect()).collect();
+    let rows: Vec<Vec<u32>> =
+        (0..2 * samples).map(|i| noise(length, 77 + i as u64).into_iter().map(token).collect()).collect();
     Batch::new((0..samples).map(|i| (rows[2 * i].as_slice(), rows[2 * i + 1].as_slice())))
 }
 

@@ -93,7 +93,8 @@ impl<F: Real> Cpu<F> {
 
     /// A matrix with stale content, for ops that overwrite all of it.
     fn empty(&self, rows: usize, cols: usize) -> Tensor<F> {
-        let array = Array2::from_shape_vec((rows, cols), self.pool.take(rows * cols)).expect("the length is the shape's");
+        let array =
+            Array2::from_shape_vec((rows, cols), self.pool.take(rows * cols)).expect("the length is the shape's");
         Tensor { array, pool: self.pool.clone() }
     }
 }

@@ -36,11 +36,23 @@ pub trait Backend: Send + Sync {
     /// [`crate::ops::embedding::forward`].
     fn embed(&self, ids: &[u32], positions: &[u32], tokens: &Self::Tensor, wpe: &Self::Tensor) -> Self::Tensor;
     /// [`crate::ops::norm::forward`]: output and statistics.
-    fn norm(&self, x: &Self::Tensor, gain: &Self::Tensor, bias: &Self::Tensor, eps: f64) -> (Self::Tensor, Self::Tensor);
+    fn norm(
+        &self,
+        x: &Self::Tensor,
+        gain: &Self::Tensor,
+        bias: &Self::Tensor,
+        eps: f64,
+    ) -> (Self::Tensor, Self::Tensor);
     /// [`crate::ops::linear::forward`].
     fn linear(&self, x: &Self::Tensor, w: &Self::Tensor, bias: Option<&Self::Tensor>) -> Self::Tensor;
     /// [`crate::ops::attention::forward`]: output and log-sum-exp.
-    fn attention(&self, qkv: &Self::Tensor, segments: &Segments, heads: usize, scale: f64) -> (Self::Tensor, Self::Tensor);
+    fn attention(
+        &self,
+        qkv: &Self::Tensor,
+        segments: &Segments,
+        heads: usize,
+        scale: f64,
+    ) -> (Self::Tensor, Self::Tensor);
     /// [`crate::ops::activation::forward`].
     fn activation(&self, kind: Activation, x: &Self::Tensor) -> Self::Tensor;
     /// [`crate::ops::residual::add`].

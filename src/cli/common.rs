@@ -91,7 +91,12 @@ pub struct DataArg {
 
 impl DataArg {
     /// Read and tokenise the records; tell what was cut on stderr. At least one token must count.
-    pub fn open(&self, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>, stride: Option<usize>) -> Result<Dataset> {
+    pub fn open(
+        &self,
+        checkpoint: &Checkpoint,
+        tokenizer: Option<&Tokenizer>,
+        stride: Option<usize>,
+    ) -> Result<Dataset> {
         let options = LoadOptions { loss: self.loss_on, stride, ..LoadOptions::new(&checkpoint.weights.config) };
         let dataset = data::load_examples(&self.data, tokenizer, &options)?;
         for note in dataset.notes() {

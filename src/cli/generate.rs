@@ -11,8 +11,10 @@ use std::io::Write;
 
 /// Text from a model, token by token as it comes.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ferret generate --model openai-community/gpt2 --prompt \"Once upon a time\" --temperature 0.8\n  \
-                        ferret generate --model sorter --prompt-tokens 2,0,1 --max-tokens 3 --temperature 0")]
+#[command(
+    after_help = "Examples:\n  ferret generate --model openai-community/gpt2 --prompt \"Once upon a time\" --temperature 0.8\n  \
+                        ferret generate --model sorter --prompt-tokens 2,0,1 --max-tokens 3 --temperature 0"
+)]
 pub struct Args {
     #[command(flatten)]
     model: ModelArg,
@@ -22,8 +24,8 @@ pub struct Args {
     /// Token ids to go on from, for models without a tokenizer
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     prompt_tokens: Option<Vec<u32>>,
-    /// How many tokens to make, at most
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    /// How many tokens to make; text ends earlier at the model's end-of-text token, and at the end of its context
+    #[arg(long, short = 'n', alias = "max-new-tokens", value_name = "N", default_value_t = 100)]
     max_tokens: usize,
     /// 0 takes the likeliest token each time; 1 samples from the model
     #[arg(long, default_value_t = 1.0)]
@@ -75,7 +77,8 @@ impl Job for Work<'_> {
                 }
             }
             tokens.push(id);
-            Ok(true)
+            // A prompt given as tokens is a sequence, not a text: it has no end but the count.
+            Ok(args.prompt.is_none() || decoder.config.eos != Some(id))
         })?;
         if !args.json {
             if let Some(stream) = stream {
@@ -108,8 +111,13 @@ pub fn run(args: Args) -> Result<()> {
     if !args.json && args.prompt.is_some() {
         show(args.prompt.as_deref().unwrap_or_default())?;
     }
+    let (context, eos) = (checkpoint.weights.config.positions, checkpoint.weights.config.eos);
     let work = Work { weights: checkpoint.weights, prompt: &prompt, args: &args, tokenizer: tokenizer.as_ref() };
     let (tokens, seconds) = args.compute.run(work)?;
+    let ended = args.prompt.is_some() && tokens.last().copied() == eos;
+    if tokens.len() < args.max_tokens && !ended {
+        eprintln!("note: stopped at the end of the model's context of {context} tokens");
+    }
     // The first token's time is the prompt's.
     let rate = (tokens.len().saturating_sub(1)) as f64 / seconds;
     if args.json {

@@ -12,8 +12,7 @@ pub fn batch<'a>(examples: impl IntoIterator<Item = &'a Example>) -> Batch {
         .into_iter()
         .map(|example| {
             let fed = example.ids.len().saturating_sub(1);
-            let targets =
-                (0..fed).map(|i| if example.learn[i + 1] { example.ids[i + 1] } else { IGNORE }).collect();
+            let targets = (0..fed).map(|i| if example.learn[i + 1] { example.ids[i + 1] } else { IGNORE }).collect();
             (&example.ids[..fed], targets)
         })
         .collect();

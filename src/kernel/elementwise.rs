@@ -103,10 +103,7 @@ multiversion! {
 /// `sum_i a_i b_i` in double precision, in a fixed tree.
 pub fn dot_f64<F: Real>(a: &[F], b: &[F]) -> f64 {
     assert_eq!(a.len(), b.len());
-    a.chunks(4096)
-        .zip(b.chunks(4096))
-        .map(|(a, b)| lane_sum(a.len(), |i| a[i].f64() * b[i].f64()))
-        .sum()
+    a.chunks(4096).zip(b.chunks(4096)).map(|(a, b)| lane_sum(a.len(), |i| a[i].f64() * b[i].f64())).sum()
 }
 
 #[cfg(test)]

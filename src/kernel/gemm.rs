@@ -48,13 +48,7 @@ pub fn matmul_serial<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, beta: F, c: Ar
 }
 
 /// `C <- alpha A B + beta C` on the calling thread alone.
-pub fn scaled_matmul_serial<F: Real>(
-    alpha: F,
-    a: ArrayView2<F>,
-    b: ArrayView2<F>,
-    beta: F,
-    mut c: ArrayViewMut2<F>,
-) {
+pub fn scaled_matmul_serial<F: Real>(alpha: F, a: ArrayView2<F>, b: ArrayView2<F>, beta: F, mut c: ArrayViewMut2<F>) {
     let (m, k, n) = (a.nrows(), a.ncols(), b.ncols());
     assert_eq!(b.nrows(), k, "inner sizes of a product");
     assert_eq!(c.dim(), (m, n), "size of a product");

@@ -123,8 +123,8 @@ impl Draws {
     }
 }
 
-/// Generate up to `count` tokens after `prompt`, handing each to `each` as it comes (which returns false to stop), and
-/// stopping at the end-of-text token. Without `cached`, every token recomputes the whole text: slow, and the same.
+/// Generate `count` tokens after `prompt`, or as many as the context has room for, handing each to `each` as it comes (which
+/// returns false to stop). Without `cached`, every token recomputes the whole text: slow, and the same.
 pub fn generate<B: Backend>(
     decoder: &Decoder<B>,
     prompt: &[u32],
@@ -142,20 +142,21 @@ pub fn generate<B: Backend>(
     if let Some(id) = prompt.iter().find(|&&id| id as usize >= config.vocab) {
         return Err(Error::usage(format!("prompt token {id} is outside the model's vocabulary of {}", config.vocab)));
     }
-    if prompt.len() + count > limit {
+    if prompt.len() > limit {
         return Err(Error::usage(format!(
-            "{} prompt tokens and {count} new ones exceed the model's context of {limit}: ask for at most {}",
-            prompt.len(),
-            limit.saturating_sub(prompt.len())
+            "the prompt has {} tokens, and the model's context is {limit}: shorten it",
+            prompt.len()
         )));
     }
+    // The last token made is never fed, so it may lie one past the context.
+    let count = count.min(limit + 1 - prompt.len());
     let mut draws = Draws::new(seed);
-    let mut cache = decoder.cache(prompt.len() + count);
+    let mut cache = decoder.cache(limit.min(prompt.len() + count));
     let mut text = prompt.to_vec();
     let mut fed = 0;
     for _ in 0..count {
         if !cached {
-            cache = decoder.cache(prompt.len() + count);
+            cache.len = 0;
             fed = 0;
         }
         let logits = decoder.extend(&mut cache, &text[fed..])?;
@@ -165,7 +166,7 @@ pub fn generate<B: Backend>(
         }
         let id = sampling.draw(&logits, &mut draws);
         text.push(id);
-        if !each(id)? || config.eos == Some(id) {
+        if !each(id)? {
             break;
         }
     }

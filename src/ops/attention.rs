@@ -298,8 +298,7 @@ mod tests {
                         .collect();
                     let total: f64 = scores.iter().sum();
                     for d in 0..width {
-                        let want: f64 =
-                            scores.iter().zip(range.start..=i).map(|(p, j)| p / total * at(j, 2, d)).sum();
+                        let want: f64 = scores.iter().zip(range.start..=i).map(|(p, j)| p / total * at(j, 2, d)).sum();
                         assert!((out[[i, h * width + d]] - want).abs() < 1e-12);
                     }
                 }
@@ -318,16 +317,7 @@ mod tests {
                 backward: &|v, dy| {
                     let (out, lse) = run(&v[0], &segments, heads, scale);
                     let mut d = Array2::from_elem(v[0].dim(), f64::NAN);
-                    backward(
-                        dy.view(),
-                        out.view(),
-                        lse.view(),
-                        v[0].view(),
-                        &segments,
-                        heads,
-                        scale,
-                        d.view_mut(),
-                    );
+                    backward(dy.view(), out.view(), lse.view(), v[0].view(), &segments, heads, scale, d.view_mut());
                     vec![d]
                 },
                 jvp: &|v, d| {

@@ -17,7 +17,8 @@ fn dot(a: &Array2<f64>, b: &Array2<f64>) -> f64 {
 
 /// Fails unless backward, jvp and finite differences tell the same story.
 pub(crate) fn check(op: &Op) {
-    let v: Vec<Array2<f64>> = op.inputs.iter().enumerate().map(|(i, x)| noise(x.nrows(), x.ncols(), 90 + i as u64)).collect();
+    let v: Vec<Array2<f64>> =
+        op.inputs.iter().enumerate().map(|(i, x)| noise(x.nrows(), x.ncols(), 90 + i as u64)).collect();
     let y = (op.forward)(&op.inputs);
     let dy = noise(y.nrows(), y.ncols(), 89);
     let grads = (op.backward)(&op.inputs, &dy);
@@ -33,7 +34,10 @@ pub(crate) fn check(op: &Op) {
     let forward_mode = dot(&dy, &y_dot);
     let reverse_mode: f64 = grads.iter().zip(&v).map(|(g, v)| dot(g, v)).sum();
     let size = (dot(&dy, &dy) * dot(&y_dot, &y_dot)).sqrt().max(1e-12);
-    assert!((forward_mode - reverse_mode).abs() <= 1e-10 * size, "<dy, jvp v> {forward_mode}, <backward dy, v> {reverse_mode}");
+    assert!(
+        (forward_mode - reverse_mode).abs() <= 1e-10 * size,
+        "<dy, jvp v> {forward_mode}, <backward dy, v> {reverse_mode}"
+    );
     // Each input on its own, so that two errors cannot cancel.
     for i in 0..v.len() {
         let only: Vec<_> = v.iter().enumerate().map(|(j, v)| if i == j { v.clone() } else { v * 0.0 }).collect();

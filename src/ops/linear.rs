@@ -84,14 +84,7 @@ mod tests {
                 },
                 jvp: &|v, d| {
                     let mut y = Array2::from_elem((n, o), f64::NAN);
-                    jvp(
-                        v[0].view(),
-                        d[0].view(),
-                        v[1].view(),
-                        Some(d[1].view()),
-                        d[2].as_slice(),
-                        y.view_mut(),
-                    );
+                    jvp(v[0].view(), d[0].view(), v[1].view(), Some(d[1].view()), d[2].as_slice(), y.view_mut());
                     y
                 },
             });
