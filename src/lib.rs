@@ -6,6 +6,7 @@ pub mod backend;
 pub mod cli;
 pub mod data;
 pub mod error;
+pub mod fsio;
 pub mod grad;
 pub mod kernel;
 pub mod method;

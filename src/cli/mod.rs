@@ -1,5 +1,8 @@
 //! The program: one file a verb. Each verb has its arguments and a `run`.
 
+pub mod init;
+pub mod inspect;
+
 use crate::error::Result;
 use clap::{Parser, Subcommand};
 
@@ -12,7 +15,10 @@ pub struct Cli {
 }
 
 #[derive(Subcommand, Debug)]
-enum Command {}
+enum Command {
+    Init(init::Args),
+    Inspect(inspect::Args),
+}
 
 /// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
 pub fn main() -> i32 {
@@ -39,6 +45,9 @@ pub fn main() -> i32 {
 fn run(cli: Cli) -> Result<()> {
     match cli.command {
         None => Ok(()),
-        Some(command) => match command {},
+        Some(command) => match command {
+            Command::Init(args) => init::run(args),
+            Command::Inspect(args) => inspect::run(args),
+        },
     }
 }

@@ -1,0 +1,81 @@
+//! `ferret init`: a fresh random checkpoint.
+
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::model::checkpoint::{self, Dtype, SaveOptions};
+use crate::model::config::Config;
+use crate::model::family::gpt2;
+use crate::model::init::{self, Preset};
+use crate::model::tokenizer::Tokenizer;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// Write a fresh random checkpoint with GPT-2's initialisation.
+///
+/// Weights are normal with standard deviation 0.02, residual projections narrower by 1/sqrt(2 L), gains 1, biases 0.
+/// The same seed gives the same bytes on every machine. Transformers loads the folder as it is.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  ferret init --preset gpt2 --seed 1 --out runs/fresh --tokenizer path/to/gpt2")]
+pub struct Args {
+    /// A shape by name
+    #[arg(long, required_unless_present = "config", conflicts_with = "config")]
+    preset: Option<Preset>,
+    /// A shape by its config.json (model_type gpt2)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Seed of the weights
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The folder to write: new, or there and empty
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Precision of the file
+    #[arg(long, default_value = "f32")]
+    dtype: Dtype,
+    /// A folder whose tokenizer is copied; the tiny preset takes its vocabulary size from it
+    #[arg(long, value_name = "DIR")]
+    tokenizer: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run the verb.
+pub fn run(args: Args) -> Result<()> {
+    let (mut config, text) = match (&args.preset, &args.config) {
+        (Some(preset), _) => (preset.config(), None),
+        (None, Some(path)) => {
+            let text = fsio::read_text(path)?;
+            (gpt2::parse(&text, path)?.config, Some(text))
+        }
+        (None, None) => return Err(Error::usage("give --preset or --config")),
+    };
+    if let Some(folder) = &args.tokenizer {
+        use_tokenizer(&mut config, folder, args.preset == Some(Preset::Tiny))?;
+    }
+    fsio::must_be_new(&args.out)?;
+    let weights = init::random(config, args.seed)?;
+    let options =
+        SaveOptions { config_json: text, tokenizer_from: args.tokenizer.clone(), ..SaveOptions::fresh(args.dtype) };
+    checkpoint::save(&args.out, &weights, &options)?;
+    let (scalars, hash) = (weights.layout.scalars(), checkpoint::tensors_sha256(&weights));
+    if args.json {
+        let out = args.out.display().to_string();
+        println!("{}", json!({"out": out, "parameters": scalars, "seed": args.seed, "sha256": hash}));
+    } else {
+        println!("{}: {} tensors, {scalars} parameters, seed {}", args.out.display(), weights.layout.len(), args.seed);
+        println!("tensors' SHA-256 {hash}");
+    }
+    Ok(())
+}
+
+fn use_tokenizer(config: &mut Config, folder: &Path, adapt: bool) -> Result<()> {
+    let Some(tokenizer) = Tokenizer::from_folder(folder)? else {
+        return Err(Error::file(folder, "has no tokenizer.json, and no vocab.json and merges.txt"));
+    };
+    if adapt {
+        config.vocab = tokenizer.max_id() as usize + 1;
+        config.eos = tokenizer.id("<|endoftext|>");
+    }
+    tokenizer.check(config)
+}

@@ -1,0 +1,127 @@
+//! `ferret inspect`: what a checkpoint holds and what using it needs.
+
+use crate::error::Result;
+use crate::model::checkpoint::{self, Checkpoint};
+use crate::model::config::Activation;
+use crate::model::memory;
+use crate::model::tokenizer::Tokenizer;
+use serde_json::{Value, json};
+
+/// Samples and tokens for which memory is estimated.
+const BATCH: usize = 4;
+const CONTEXT: usize = 128;
+
+/// Show a checkpoint: tensors, shapes, parameters, and the memory each kind of training needs.
+///
+/// The whole checkpoint is read and checked on the way, so that a broken one is found here.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:\n  ferret inspect --model openai-community/gpt2")]
+pub struct Args {
+    /// A folder in the Hugging Face layout, or a hub name
+    #[arg(long, value_name = "FOLDER|NAME")]
+    model: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run the verb.
+pub fn run(args: Args) -> Result<()> {
+    let checkpoint = checkpoint::load(&args.model)?;
+    let tokenizer = Tokenizer::from_folder(&checkpoint.folder)?;
+    if let Some(tokenizer) = &tokenizer {
+        tokenizer.check(&checkpoint.weights.config)?;
+    }
+    if args.json {
+        println!("{}", to_json(&args.model, &checkpoint, tokenizer.as_ref()));
+    } else {
+        print(&args.model, &checkpoint, tokenizer.as_ref());
+    }
+    Ok(())
+}
+
+fn activation(checkpoint: &Checkpoint) -> &'static str {
+    match checkpoint.weights.config.activation {
+        Activation::GeluTanh => "gelu (tanh)",
+        Activation::GeluErf => "gelu (erf)",
+    }
+}
+
+fn context(checkpoint: &Checkpoint) -> usize {
+    CONTEXT.min(checkpoint.weights.config.positions)
+}
+
+fn to_json(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> Value {
+    let weights = &checkpoint.weights;
+    let config = &weights.config;
+    let tensors: Vec<Value> = weights
+        .layout
+        .specs()
+        .iter()
+        .map(|s| json!({"name": s.name, "shape": s.shape, "parameters": s.len()}))
+        .collect();
+    let needs: Vec<Value> = memory::estimate(config, BATCH, context(checkpoint))
+        .iter()
+        .map(|n| {
+            json!({"kind": n.kind, "weights": n.weights, "gradients": n.gradients, "optimizer": n.optimizer,
+                   "activations": n.activations, "total": n.total()})
+        })
+        .collect();
+    json!({
+        "model": model,
+        "parameters": weights.layout.scalars(),
+        "dtype": checkpoint.dtype.torch_name(),
+        "sha256": checkpoint::tensors_sha256(weights),
+        "config": {
+            "vocab": config.vocab, "positions": config.positions, "width": config.width, "layers": config.layers,
+            "heads": config.heads, "inner": config.inner, "norm_epsilon": config.norm_epsilon,
+            "activation": activation(checkpoint), "tied": config.tied, "scale_by_width": config.scale_by_width,
+            "scale_by_layer": config.scale_by_layer, "eos": config.eos,
+        },
+        "tokenizer": tokenizer.map(|t| t.len()),
+        "notes": checkpoint.notes,
+        "tensors": tensors,
+        "memory_estimate_bytes": {"batch": BATCH, "context": context(checkpoint), "kinds": needs},
+    })
+}
+
+fn print(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) {
+    let weights = &checkpoint.weights;
+    let config = &weights.config;
+    println!(
+        "{model}: {} parameters in {} tensors, {}",
+        weights.layout.scalars(),
+        weights.layout.len(),
+        checkpoint.dtype.torch_name()
+    );
+    println!(
+        "  {} blocks, {} wide, {} heads, hidden {}, {} positions, vocabulary {}, {}, output head {}",
+        config.layers,
+        config.width,
+        config.heads,
+        config.inner,
+        config.positions,
+        config.vocab,
+        activation(checkpoint),
+        if config.tied { "tied" } else { "separate" }
+    );
+    match tokenizer {
+        Some(t) => println!("  tokenizer: {} entries", t.len()),
+        None => println!("  no tokenizer: only {{\"tokens\"}} records can be used"),
+    }
+    println!("  tensors' SHA-256 {}", checkpoint::tensors_sha256(weights));
+    for note in &checkpoint.notes {
+        println!("  note: {note}");
+    }
+    println!();
+    for spec in weights.layout.specs() {
+        println!("  {:32} {:>16} {:>12}", spec.name, format!("{:?}", spec.shape), spec.len());
+    }
+    println!("\nMemory, MiB, estimated for {BATCH} x {} tokens:", context(checkpoint));
+    println!("  {:28} {:>9} {:>9} {:>9} {:>11} {:>9}", "", "weights", "gradients", "optimizer", "activations", "total");
+    let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
+    for n in memory::estimate(config, BATCH, context(checkpoint)) {
+        let [w, g, o, a, t] = [n.weights, n.gradients, n.optimizer, n.activations, n.total()].map(mib);
+        println!("  {:28} {w:>9} {g:>9} {o:>9} {a:>11} {t:>9}", n.kind);
+    }
+}

@@ -1,0 +1,178 @@
+//! Files that are written whole or not at all.
+//!
+//! A file is written under a temporary name in its own folder, flushed to the disk and renamed: whoever looks finds the
+//! old file or the new one, never a part. A write that fails leaves nothing behind.
+
+use crate::error::{Error, Result};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Who may read a new file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Whoever the process's umask lets.
+    Shared,
+    /// Its owner alone: keys.
+    Private,
+}
+
+/// Replace `path` by what `fill` writes.
+pub fn write_with(path: &Path, access: Access, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    let folder = parent(path);
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".ferret-");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = if access == Access::Shared { 0o666 } else { 0o600 };
+        builder.permissions(std::fs::Permissions::from_mode(mode));
+    }
+    #[cfg(not(unix))]
+    let _ = access;
+    let file = builder.tempfile_in(&folder).map_err(|e| Error::io(&folder, e))?;
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    fill(&mut out).and_then(|()| out.flush()).map_err(|e| Error::io(path, e))?;
+    let file = out.into_inner().map_err(|e| Error::io(path, e.into_error()))?;
+    file.as_file().sync_all().map_err(|e| Error::io(path, e))?;
+    file.persist(path).map_err(|e| Error::io(path, e.error))?;
+    sync_folder(&folder)
+}
+
+/// Replace `path` by `bytes`.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_with(path, Access::Shared, |out| out.write_all(bytes))
+}
+
+/// Replace `path` by `bytes`, readable by its owner alone.
+pub fn write_private(path: &Path, bytes: &[u8]) -> Result<()> {
+    write_with(path, Access::Private, |out| out.write_all(bytes))
+}
+
+/// Fill the folder `dir`: a new one appears complete, under its name, or not at all; into one that exists, `fill`
+/// writes directly, so its files should be written by [`write_with`], the one that makes the others valid last.
+pub fn fill_folder(dir: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    if dir.is_dir() {
+        return fill(dir);
+    }
+    if dir.exists() {
+        return Err(Error::file(dir, "is a file, and a folder is to be written there: choose another name"));
+    }
+    let above = parent(dir);
+    std::fs::create_dir_all(&above).map_err(|e| Error::io(&above, e))?;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".ferret-");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(std::fs::Permissions::from_mode(0o777));
+    }
+    let temporary = builder.tempdir_in(&above).map_err(|e| Error::io(&above, e))?;
+    fill(temporary.path())?;
+    // `rename` moves a folder onto an empty folder or onto nothing; onto a full one that appeared meanwhile it fails.
+    std::fs::rename(temporary.path(), dir).map_err(|e| Error::io(dir, e))?;
+    let _ = temporary.keep();
+    sync_folder(&above)
+}
+
+/// Whether `dir` may become a new folder: absent, or there and empty.
+pub fn must_be_new(dir: &Path) -> Result<()> {
+    if dir.is_dir() {
+        let mut entries = std::fs::read_dir(dir).map_err(|e| Error::io(dir, e))?;
+        if entries.next().is_some() {
+            return Err(Error::file(dir, "is not empty, and nothing there is overwritten: choose a new folder"));
+        }
+    } else if dir.exists() {
+        return Err(Error::file(dir, "is a file, and a folder is to be written there: choose another name"));
+    }
+    Ok(())
+}
+
+/// Read a whole file as text, with a sentence for each way in which it is not one.
+pub fn read_text(path: &Path) -> Result<String> {
+    String::from_utf8(read_bytes(path)?).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        let line = 1 + e.as_bytes()[..at].iter().filter(|&&b| b == b'\n').count();
+        Error::file(
+            path,
+            format!("line {line} is not valid UTF-8 (byte {at}): is this a text file in another encoding?"),
+        )
+    })
+}
+
+/// Read a whole file, which must be one.
+pub fn read_bytes(path: &Path) -> Result<Vec<u8>> {
+    must_be_file(path)?;
+    std::fs::read(path).map_err(|e| Error::io(path, e))
+}
+
+/// Refuse what is missing or a folder.
+pub fn must_be_file(path: &Path) -> Result<()> {
+    let meta = std::fs::metadata(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => Error::file(path, "there is no such file"),
+        _ => Error::io(path, e),
+    })?;
+    if meta.is_dir() {
+        return Err(Error::file(path, "is a folder where a file is expected"));
+    }
+    Ok(())
+}
+
+fn parent(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+/// Make a rename in `folder` durable. Only Unix lets a folder be opened for that.
+fn sync_folder(folder: &Path) -> Result<()> {
+    if cfg!(unix) {
+        File::open(folder).and_then(|f| f.sync_all()).map_err(|e| Error::io(folder, e))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_keeps_the_old_file_and_leaves_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        write(&path, b"old").unwrap();
+        let failed = write_with(&path, Access::Shared, |out| {
+            out.write_all(&[0; 100_000])?;
+            Err(io::Error::other("disk full"))
+        });
+        assert!(failed.unwrap_err().to_string().contains("disk full"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_failed_folder_does_not_appear() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("x/new");
+        let failed = fill_folder(&target, |d| {
+            write(&d.join("config.json"), b"{}")?;
+            Err(Error::usage("stop"))
+        });
+        assert!(failed.is_err());
+        assert_eq!(std::fs::read_dir(dir.path().join("x")).unwrap().count(), 0);
+        fill_folder(&target, |d| write(&d.join("config.json"), b"{}")).unwrap();
+        assert_eq!(std::fs::read(target.join("config.json")).unwrap(), b"{}");
+        assert!(must_be_new(&target).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn private_files_are_their_owners() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        write_private(&path, b"k").unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

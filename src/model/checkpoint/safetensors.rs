@@ -1,0 +1,224 @@
+//! The safetensors container: a mapped file to read from, and a writer whose bytes depend on its input alone.
+//!
+//! Layout: header length (u64, little-endian), header (JSON, padded with spaces to a multiple of 8), tensor data.
+//! Reading goes through the `safetensors` crate. Writing is done here because that crate keeps metadata in a hash map,
+//! whose order changes from run to run, and a replayed checkpoint must come out byte for byte.
+
+use crate::error::{Error, Result};
+use crate::fsio;
+use half::{bf16, f16};
+use memmap2::Mmap;
+use rayon::prelude::*;
+use safetensors::tensor::{SafeTensorError, SafeTensors, TensorView};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// How scalars are stored in a file. In memory they are f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Dtype {
+    /// 32-bit IEEE.
+    #[default]
+    F32,
+    /// 16-bit IEEE: 11 bits of precision, largest value 65504.
+    F16,
+    /// The upper half of an f32: 8 bits of precision.
+    Bf16,
+}
+
+impl Dtype {
+    /// Bytes a scalar.
+    pub fn size(self) -> usize {
+        if self == Self::F32 { 4 } else { 2 }
+    }
+
+    /// The name in a safetensors header.
+    pub fn header_name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+        }
+    }
+
+    /// The name in a `config.json`.
+    pub fn torch_name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::F16 => "float16",
+            Self::Bf16 => "bfloat16",
+        }
+    }
+}
+
+/// A mapped, checked safetensors file.
+pub struct File {
+    path: PathBuf,
+    map: Mmap,
+}
+
+impl File {
+    /// Map `path` and check its header.
+    pub fn open(path: &Path) -> Result<Self> {
+        fsio::must_be_file(path)?;
+        let file = std::fs::File::open(path).map_err(|e| Error::io(path, e))?;
+        let length = file.metadata().map_err(|e| Error::io(path, e))?.len();
+        if length == 0 {
+            return Err(Error::file(path, "is empty, and a safetensors file is expected"));
+        }
+        // SAFETY: the map is read-only and private to this value. Another process that shortens the file while it is
+        // mapped would kill this one with SIGBUS, as with every program that maps files; checkpoints are replaced by
+        // rename, never rewritten in place.
+        let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, e))?;
+        let this = Self { path: path.to_owned(), map };
+        this.check_size()?;
+        this.tensors()?;
+        Ok(this)
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file's tensors; no data is read.
+    pub fn tensors(&self) -> Result<SafeTensors<'_>> {
+        SafeTensors::deserialize(&self.map).map_err(|e| Error::file(&self.path, self.explain(e)))
+    }
+
+    /// Header length against the file's length, before anything believes either.
+    fn check_size(&self) -> Result<()> {
+        let length = self.map.len() as u64;
+        let Some(header) = self.map.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)) else {
+            let what = format!("has {length} bytes, too few for a safetensors file: was the download cut off?");
+            return Err(Error::file(&self.path, what));
+        };
+        if header > length - 8 {
+            let what = format!(
+                "announces a header of {header} bytes, but the file has {length}: it is cut off, or no safetensors file"
+            );
+            return Err(Error::file(&self.path, what));
+        }
+        Ok(())
+    }
+
+    fn explain(&self, error: SafeTensorError) -> String {
+        match error {
+            SafeTensorError::MetadataIncompleteBuffer => {
+                let header = self.map.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)) as usize;
+                let announced = self
+                    .map
+                    .get(8..8 + header)
+                    .and_then(|json| serde_json::from_slice::<Map<String, Value>>(json).ok())
+                    .and_then(|map| map.values().filter_map(|t| t["data_offsets"][1].as_u64()).max());
+                format!(
+                    "announces {} bytes of tensors, but {} follow the header: was the download cut off?",
+                    announced.unwrap_or(0),
+                    self.map.len() - 8 - header
+                )
+            }
+            SafeTensorError::HeaderTooLarge => "announces a header of more than 100 MB: no safetensors file".into(),
+            other => format!("is not a valid safetensors file ({other})"),
+        }
+    }
+}
+
+/// The scalars of `view` as f32 (F32, F16 and BF16 are read), all finite. `path` and `name` are for messages.
+pub fn to_f32(view: &TensorView<'_>, path: &Path, name: &str) -> Result<(Vec<f32>, Dtype)> {
+    use safetensors::Dtype as D;
+    let data = view.data();
+    let (values, dtype): (Vec<f32>, _) = match view.dtype() {
+        D::F32 => (convert(data, f32::from_le_bytes), Dtype::F32),
+        D::F16 => (convert(data, |b| f16::from_le_bytes(b).to_f32()), Dtype::F16),
+        D::BF16 => (convert(data, |b| bf16::from_le_bytes(b).to_f32()), Dtype::Bf16),
+        other => return Err(Error::file(path, format!("{name} is stored as {other:?}; F32, F16 and BF16 are read"))),
+    };
+    if let Some(at) = values.iter().position(|x| !x.is_finite()) {
+        let what = format!("{name} holds {} at index {at}: these weights cannot be used", values[at]);
+        return Err(Error::file(path, what));
+    }
+    Ok((values, dtype))
+}
+
+/// Little-endian scalars of N bytes; the map gives no promise about alignment.
+fn convert<const N: usize>(data: &[u8], one: impl Fn([u8; N]) -> f32 + Sync + Send) -> Vec<f32> {
+    const RUN: usize = 1 << 16;
+    let (chunks, _) = data.as_chunks::<N>();
+    let mut values = vec![0.0; chunks.len()];
+    values.par_chunks_mut(RUN).zip(chunks.par_chunks(RUN)).for_each(|(values, chunks)| {
+        for (value, &bytes) in values.iter_mut().zip(chunks) {
+            *value = one(bytes);
+        }
+    });
+    values
+}
+
+/// Feed the little-endian f32 bytes of `data` to `sink`, without copying where the machine is little-endian.
+pub(super) fn f32_bytes<E>(data: &[f32], mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
+    if cfg!(target_endian = "little") {
+        return sink(bytemuck::cast_slice(data));
+    }
+    for chunk in data.chunks(1 << 14) {
+        let bytes: Vec<u8> = chunk.iter().flat_map(|x| x.to_le_bytes()).collect();
+        sink(&bytes)?;
+    }
+    Ok(())
+}
+
+/// A tensor to write: name, shape, scalars.
+pub type Tensor<'a> = (String, Vec<usize>, std::borrow::Cow<'a, [f32]>);
+
+/// Write `tensors`, in their order, to `path`, whole or not at all. `metadata` appears in its order; `format: pt`,
+/// which transformers insists on, is put first.
+pub fn write(path: &Path, tensors: &[Tensor<'_>], dtype: Dtype, metadata: &[(String, String)]) -> Result<()> {
+    let mut header = Map::new();
+    let mut extra = Map::new();
+    extra.insert("format".into(), json!("pt"));
+    extra.extend(metadata.iter().map(|(k, v)| (k.clone(), json!(v))));
+    header.insert("__metadata__".into(), Value::Object(extra));
+    let mut offset = 0;
+    for (name, shape, data) in tensors {
+        assert_eq!(shape.iter().product::<usize>(), data.len(), "{name}");
+        if let Some(x) = data.iter().find(|x| !fits(**x, dtype)) {
+            let what = format!("{name} holds {x}, which {} cannot store: choose f32 or bf16", dtype.header_name());
+            return Err(Error::file(path, what));
+        }
+        let end = offset + data.len() * dtype.size();
+        let entry = json!({"dtype": dtype.header_name(), "shape": shape, "data_offsets": [offset, end]});
+        if header.insert(name.clone(), entry).is_some() {
+            return Err(Error::file(path, format!("two tensors are named {name}")));
+        }
+        offset = end;
+    }
+    let mut header = serde_json::to_vec(&header).expect("a map of strings is JSON");
+    header.resize(header.len().next_multiple_of(8), b' ');
+    fsio::write_with(path, fsio::Access::Shared, |out| {
+        out.write_all(&(header.len() as u64).to_le_bytes())?;
+        out.write_all(&header)?;
+        for (_, _, data) in tensors {
+            match dtype {
+                Dtype::F32 => f32_bytes(data, |bytes| out.write_all(bytes))?,
+                Dtype::F16 => narrow(data, out, |x| f16::from_f32(x).to_le_bytes())?,
+                Dtype::Bf16 => narrow(data, out, |x| bf16::from_f32(x).to_le_bytes())?,
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Whether rounding `x` to `dtype` keeps it finite, if it was.
+fn fits(x: f32, dtype: Dtype) -> bool {
+    match dtype {
+        Dtype::F32 => true,
+        Dtype::F16 => f16::from_f32(x).is_finite() || !x.is_finite(),
+        Dtype::Bf16 => bf16::from_f32(x).is_finite() || !x.is_finite(),
+    }
+}
+
+fn narrow(data: &[f32], out: &mut dyn Write, one: impl Fn(f32) -> [u8; 2]) -> std::io::Result<()> {
+    for chunk in data.chunks(1 << 14) {
+        let bytes: Vec<u8> = chunk.iter().flat_map(|&x| one(x)).collect();
+        out.write_all(&bytes)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! How much memory each use of a decoder needs: an estimate by counting the large buffers.
+//!
+//! With P parameters, N = B T rows, width C, hidden width I, L blocks and vocabulary V, in f32:
+//! weights P; gradients P; AdamW's moments 2 P; a block's cache for backward N (8 C + 2 I) (16 C a row where I = 4 C);
+//! one sample's logits T V, the head being computed sample by sample.
+
+use super::config::Config;
+use super::family::gpt2;
+
+/// Bytes of one use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// What is done.
+    pub kind: &'static str,
+    /// The parameters.
+    pub weights: u64,
+    /// Their gradient.
+    pub gradients: u64,
+    /// AdamW's two moments.
+    pub optimizer: u64,
+    /// What forward keeps for backward, factors held for clipping, and a sample's logits.
+    pub activations: u64,
+}
+
+impl Need {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.weights + self.gradients + self.optimizer + self.activations
+    }
+}
+
+/// What inference, FERRET, non-private training and DPSGD need on `batch` samples of `context` tokens.
+pub fn estimate(config: &Config, batch: usize, context: usize) -> Vec<Need> {
+    let bytes = |n: u128| u64::try_from(4 * n).unwrap_or(u64::MAX);
+    let [b, t, v, c, i, l] =
+        [batch, context, config.vocab, config.width, config.inner, config.layers].map(|n| n as u128);
+    let rows = b * t;
+    let parameters = gpt2::scalars(config);
+    let block = rows * (8 * c + 2 * i);
+    let head = t * v + rows * c;
+    let row = |kind, gradients: u128, optimizer: u128, activations: u128| Need {
+        kind,
+        weights: bytes(parameters),
+        gradients: bytes(gradients * parameters),
+        optimizer: bytes(optimizer * parameters),
+        activations: bytes(activations),
+    };
+    vec![
+        row("eval", 0, 0, block + head),
+        row("ferret, direct, engine jvp", 0, 0, 2 * (block + head)),
+        row("ferret, direct", 0, 0, l * block + block + head),
+        row("ferret, adamw", 0, 2, l * block + block + head),
+        row("non-private, adamw", 1, 2, l * block + block + head),
+        // The factors dy of every linear layer are held until the clip factors are known: N (5 C + I) a block more.
+        row("dpsgd, adamw", 1, 2, l * (block + rows * (5 * c + i)) + block + head + b * t * v),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::init::Preset;
+
+    #[test]
+    fn the_124m_shape_at_4_x_128() {
+        let needs = estimate(&Preset::Gpt2.config(), 4, 128);
+        let find = |kind: &str| needs.iter().find(|n| n.kind == kind).unwrap();
+        let train = find("non-private, adamw");
+        assert_eq!(train.weights, 4 * 124_439_808);
+        assert_eq!((train.gradients, train.optimizer), (train.weights, 2 * train.weights));
+        // 13 blocks of 512 x 16 x 768 floats, and 128 x 50257 + 512 x 768.
+        assert_eq!(train.activations, 4 * (13 * 512 * 16 * 768 + 128 * 50257 + 512 * 768));
+        assert_eq!(find("ferret, direct").gradients, 0);
+        assert!(find("eval").total() < find("ferret, direct").total());
+    }
+}

@@ -1,0 +1,287 @@
+//! Text to tokens and back: `tokenizer.json`, or GPT-2's older pair `vocab.json` and `merges.txt`.
+
+use super::config::Config;
+use super::hub::{self, Need};
+use crate::error::{Error, Result};
+use crate::fsio;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use tokenizers::decoders::DecoderWrapper;
+use tokenizers::models::bpe::{BPE, Vocab};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer as Inner};
+
+/// A checkpoint's tokenizer.
+#[derive(Clone)]
+pub struct Tokenizer {
+    inner: Inner,
+    path: PathBuf,
+    /// GPT-2's map from the characters of its vocabulary to bytes; none for a tokenizer of another kind.
+    bytes: Option<HashMap<char, u8>>,
+    len: usize,
+    max_id: u32,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer").field("path", &self.path).field("len", &self.len).finish()
+    }
+}
+
+impl Tokenizer {
+    /// The tokenizer of a folder or hub name; none where it has none.
+    pub fn load(path_or_name: &str) -> Result<Option<Self>> {
+        Self::from_folder(&hub::locate(path_or_name, Need::Tokenizer)?)
+    }
+
+    /// The tokenizer in `folder`; none where there is none.
+    pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
+        let [whole, vocab, merges] = ["tokenizer.json", "vocab.json", "merges.txt"].map(|n| folder.join(n));
+        if whole.exists() {
+            return Self::from_json(&whole).map(Some);
+        }
+        match (vocab.exists(), merges.exists()) {
+            (true, true) => Self::from_vocab_and_merges(&vocab, &merges).map(Some),
+            (false, false) => Ok(None),
+            (true, false) => Err(Error::file(folder, "has vocab.json but no merges.txt: the tokenizer needs both")),
+            (false, true) => Err(Error::file(folder, "has merges.txt but no vocab.json: the tokenizer needs both")),
+        }
+    }
+
+    fn from_json(path: &Path) -> Result<Self> {
+        let text = fsio::read_text(path)?;
+        if text.trim().is_empty() {
+            return Err(Error::file(path, "is empty, and a tokenizer is expected"));
+        }
+        let mut inner: Inner =
+            text.parse().map_err(|e| Error::file(path, format!("is not a tokenizer that can be read ({e})")))?;
+        // A file may ask for cutting or padding, which would lose text silently.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|e| Error::file(path, e.to_string()))?;
+        Self::new(inner, path)
+    }
+
+    /// Byte-level BPE as GPT-2 does it: no prefix space, `<|endoftext|>` recognised in text.
+    fn from_vocab_and_merges(vocab_path: &Path, merges_path: &Path) -> Result<Self> {
+        let text = fsio::read_text(vocab_path)?;
+        let vocab: HashMap<String, u32> = serde_json::from_str(&text).map_err(|e| {
+            Error::file(vocab_path, format!("is not a JSON object from token to id, as a vocabulary is ({e})"))
+        })?;
+        let mut merges = Vec::new();
+        for (i, line) in fsio::read_text(merges_path)?.lines().enumerate() {
+            if line.is_empty() || (i == 0 && line.starts_with("#version")) {
+                continue;
+            }
+            let pair = line.split_once(' ').filter(|(a, b)| !a.is_empty() && !b.is_empty() && !b.contains(' '));
+            let Some((a, b)) = pair else {
+                let what = format!("line {}: two pieces with a space between them are expected", i + 1);
+                return Err(Error::file(merges_path, what));
+            };
+            for piece in [a, b, &format!("{a}{b}")] {
+                if !vocab.contains_key(piece) {
+                    let what =
+                        format!("line {}: {piece:?} is not in vocab.json: do the two files belong together?", i + 1);
+                    return Err(Error::file(merges_path, what));
+                }
+            }
+            merges.push((a.to_owned(), b.to_owned()));
+        }
+        let has_end = vocab.contains_key("<|endoftext|>");
+        let vocab: Vocab = vocab.into_iter().collect();
+        let model = BPE::builder()
+            .vocab_and_merges(vocab, merges)
+            .build()
+            .map_err(|e| Error::file(merges_path, format!("does not fit vocab.json ({e})")))?;
+        let mut inner = Inner::new(model);
+        inner.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+        inner.with_decoder(Some(ByteLevel::new(false, true, true)));
+        if has_end {
+            inner.add_special_tokens(&[AddedToken::from("<|endoftext|>", true)]);
+        }
+        Self::new(inner, vocab_path)
+    }
+
+    fn new(inner: Inner, path: &Path) -> Result<Self> {
+        let vocab = inner.get_vocab(true);
+        let Some(&max_id) = vocab.values().max() else {
+            return Err(Error::file(path, "has an empty vocabulary"));
+        };
+        let bytes = match inner.get_decoder() {
+            Some(DecoderWrapper::ByteLevel(_)) => Some(byte_alphabet()),
+            _ => None,
+        };
+        Ok(Self { len: vocab.len(), max_id, inner, path: path.to_owned(), bytes })
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: an empty vocabulary is refused.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The largest id in the vocabulary.
+    pub fn max_id(&self) -> u32 {
+        self.max_id
+    }
+
+    /// The file it was read from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The id of a token, spelled as in the vocabulary.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// Refuse a tokenizer that can name tokens the model does not have.
+    pub fn check(&self, config: &Config) -> Result<()> {
+        if self.max_id as usize >= config.vocab {
+            let what = format!(
+                "its largest token id is {}, but the model's vocabulary has {} tokens (ids up to {}): do they belong together?",
+                self.max_id,
+                config.vocab,
+                config.vocab - 1
+            );
+            return Err(Error::file(&self.path, what));
+        }
+        Ok(())
+    }
+
+    /// Tokens of `text`. Nothing is added; special tokens that the text spells out (`<|endoftext|>`) are recognised.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        match self.inner.encode_fast(text, false) {
+            Ok(encoding) => Ok(encoding.get_ids().to_vec()),
+            Err(e) => Err(Error::file(&self.path, format!("the text cannot be tokenised ({e})"))),
+        }
+    }
+
+    /// Text of `ids`, special tokens spelled out, incomplete UTF-8 as U+FFFD.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.inner.decode(ids, false).map_err(|e| Error::file(&self.path, format!("tokens cannot be decoded ({e})")))
+    }
+
+    /// Decode token by token, for output that appears as it is made.
+    pub fn stream(&self) -> Stream<'_> {
+        Stream { tokenizer: self, pending: Vec::new(), ids: Vec::new(), given: 0 }
+    }
+
+    /// The bytes of one token; none for a tokenizer that is not byte-level.
+    fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
+        let alphabet = self.bytes.as_ref()?;
+        let token = self.inner.id_to_token(id).unwrap_or_default();
+        // As the library's decoder does: a token with other characters (an added one) stands for its own text.
+        let mapped: Option<Vec<u8>> = token.chars().map(|c| alphabet.get(&c).copied()).collect();
+        Some(mapped.unwrap_or_else(|| token.into_bytes()))
+    }
+}
+
+/// Decodes token by token. A character that is spread over several tokens is held back until it is complete.
+#[derive(Debug)]
+pub struct Stream<'a> {
+    tokenizer: &'a Tokenizer,
+    /// Byte-level: bytes of an incomplete character.
+    pending: Vec<u8>,
+    /// Other tokenizers: all tokens, and the length of text already given.
+    ids: Vec<u32>,
+    given: usize,
+}
+
+impl Stream<'_> {
+    /// The text that `id` completes, possibly none.
+    pub fn push(&mut self, id: u32) -> Result<String> {
+        if let Some(bytes) = self.tokenizer.token_bytes(id) {
+            self.pending.extend(bytes);
+            return Ok(take_utf8(&mut self.pending));
+        }
+        self.ids.push(id);
+        let text = self.tokenizer.decode(&self.ids)?;
+        if text.ends_with('\u{FFFD}') { Ok(String::new()) } else { Ok(self.rest(&text)) }
+    }
+
+    /// What is left at the end: bytes that never became a character, as U+FFFD.
+    pub fn finish(mut self) -> Result<String> {
+        if self.tokenizer.bytes.is_some() {
+            return Ok(String::from_utf8_lossy(&self.pending).into_owned());
+        }
+        let text = self.tokenizer.decode(&self.ids)?;
+        Ok(self.rest(&text))
+    }
+
+    fn rest(&mut self, text: &str) -> String {
+        let rest = text.get(self.given..).unwrap_or("").to_owned();
+        self.given = text.len();
+        rest
+    }
+}
+
+/// Remove from `bytes` what is text already, with U+FFFD for what can no longer become any.
+fn take_utf8(bytes: &mut Vec<u8>) -> String {
+    let mut text = String::new();
+    let mut start = 0;
+    while start < bytes.len() {
+        match std::str::from_utf8(&bytes[start..]) {
+            Ok(valid) => {
+                text.push_str(valid);
+                start = bytes.len();
+            }
+            Err(e) => {
+                let valid = start + e.valid_up_to();
+                text.push_str(&String::from_utf8_lossy(&bytes[start..valid]));
+                start = valid;
+                match e.error_len() {
+                    Some(n) => {
+                        text.push('\u{FFFD}');
+                        start += n;
+                    }
+                    None => break,
+                }
+            }
+        }
+    }
+    bytes.drain(..start);
+    text
+}
+
+/// GPT-2 spells byte b as the character b where that is printable, and the n-th other byte as U+0100 + n.
+fn byte_alphabet() -> HashMap<char, u8> {
+    let mut others = 0;
+    (0..=255u8)
+        .map(|b| {
+            if matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF) {
+                (char::from(b), b)
+            } else {
+                others += 1;
+                (char::from_u32(0xFF + others).expect("below the surrogates"), b)
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_alphabet_is_gpt2s() {
+        let alphabet = byte_alphabet();
+        assert_eq!(alphabet.len(), 256);
+        assert_eq!((alphabet[&'Ġ'], alphabet[&'Ċ'], alphabet[&'a']), (b' ', b'\n', b'a'));
+        assert!(ByteLevel::alphabet().iter().all(|c| alphabet.contains_key(c)));
+    }
+
+    #[test]
+    fn incomplete_characters_wait_and_broken_ones_do_not() {
+        let mut bytes = vec![b'a', 0xE2, 0x82];
+        assert_eq!(take_utf8(&mut bytes), "a");
+        bytes.push(0xAC);
+        assert_eq!(take_utf8(&mut bytes), "€");
+        bytes.extend([0xE2, b'b', 0xFF]);
+        assert_eq!(take_utf8(&mut bytes), "\u{FFFD}b\u{FFFD}");
+        assert!(bytes.is_empty());
+    }
+}
