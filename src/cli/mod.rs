@@ -2,6 +2,8 @@
 
 pub mod init;
 pub mod inspect;
+pub mod replay;
+pub mod verify;
 
 use crate::error::Result;
 use clap::{Parser, Subcommand};
@@ -18,6 +20,8 @@ pub struct Cli {
 enum Command {
     Init(init::Args),
     Inspect(inspect::Args),
+    Replay(replay::Args),
+    Verify(verify::Args),
 }
 
 /// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
@@ -48,6 +52,8 @@ fn run(cli: Cli) -> Result<()> {
         Some(command) => match command {
             Command::Init(args) => init::run(args),
             Command::Inspect(args) => inspect::run(args),
+            Command::Replay(args) => replay::run(args),
+            Command::Verify(args) => verify::run(args),
         },
     }
 }
