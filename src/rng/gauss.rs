@@ -94,6 +94,11 @@ mod tests {
         let words: Vec<u32> = (0..64u32).map(|i| i.wrapping_mul(0x9e37_79b9) ^ 0x5bd1_e995).collect();
         let mut out = vec![0.0; 64];
         from_blocks(&words, 1.0, &mut out);
+        // Vector code of any width gives the bits of one element at a time.
+        for (block, z) in words.chunks(16).zip(out.chunks(16)) {
+            let one_by_one: Vec<_> = (0..8).map(|j| box_muller(open_unit(block[j]), block[8 + j])).collect();
+            assert!((0..8).all(|j| (z[j], z[8 + j]) == one_by_one[j]));
+        }
         for (k, block) in words.chunks(16).enumerate() {
             for j in 0..8 {
                 let u = (f64::from(block[j] >> 9) + 0.5) / 2f64.powi(23);
