@@ -118,6 +118,15 @@ pub fn must_be_file(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Print `text` to stdout. A reader that has gone away (`| head`) is no error; any other failure is one.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("stdout", e)),
+        _ => Ok(()),
+    }
+}
+
 fn parent(path: &Path) -> PathBuf {
     match path.parent() {
         Some(p) if !p.as_os_str().is_empty() => p.to_owned(),

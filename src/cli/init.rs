@@ -59,14 +59,13 @@ pub fn run(args: Args) -> Result<()> {
         SaveOptions { config_json: text, tokenizer_from: args.tokenizer.clone(), ..SaveOptions::fresh(args.dtype) };
     checkpoint::save(&args.out, &weights, &options)?;
     let (scalars, hash) = (weights.layout.scalars(), checkpoint::tensors_sha256(&weights));
-    if args.json {
-        let out = args.out.display().to_string();
-        println!("{}", json!({"out": out, "parameters": scalars, "seed": args.seed, "sha256": hash}));
+    let out = args.out.display().to_string();
+    fsio::print(&if args.json {
+        format!("{}\n", json!({"out": out, "parameters": scalars, "seed": args.seed, "sha256": hash}))
     } else {
-        println!("{}: {} tensors, {scalars} parameters, seed {}", args.out.display(), weights.layout.len(), args.seed);
-        println!("tensors' SHA-256 {hash}");
-    }
-    Ok(())
+        let tensors = weights.layout.len();
+        format!("{out}: {tensors} tensors, {scalars} parameters, seed {}\ntensors' SHA-256 {hash}\n", args.seed)
+    })
 }
 
 fn use_tokenizer(config: &mut Config, folder: &Path, adapt: bool) -> Result<()> {

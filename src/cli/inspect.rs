@@ -1,11 +1,13 @@
 //! `ferret inspect`: what a checkpoint holds and what using it needs.
 
 use crate::error::Result;
+use crate::fsio;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::config::Activation;
 use crate::model::memory;
 use crate::model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
+use std::fmt::Write;
 
 /// Samples and tokens for which memory is estimated.
 const BATCH: usize = 4;
@@ -33,11 +35,12 @@ pub fn run(args: Args) -> Result<()> {
         tokenizer.check(&checkpoint.weights.config)?;
     }
     if args.json {
-        println!("{}", to_json(&args.model, &checkpoint, tokenizer.as_ref()));
+        fsio::print(&format!("{}\n", to_json(&args.model, &checkpoint, tokenizer.as_ref())))
     } else {
-        print(&args.model, &checkpoint, tokenizer.as_ref());
+        let mut text = String::new();
+        describe(&mut text, &args.model, &checkpoint, tokenizer.as_ref()).expect("writing to a string");
+        fsio::print(&text)
     }
-    Ok(())
 }
 
 fn activation(checkpoint: &Checkpoint) -> &'static str {
@@ -85,16 +88,18 @@ fn to_json(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) 
     })
 }
 
-fn print(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) {
+fn describe(out: &mut String, model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> std::fmt::Result {
     let weights = &checkpoint.weights;
     let config = &weights.config;
-    println!(
+    writeln!(
+        out,
         "{model}: {} parameters in {} tensors, {}",
         weights.layout.scalars(),
         weights.layout.len(),
         checkpoint.dtype.torch_name()
-    );
-    println!(
+    )?;
+    writeln!(
+        out,
         "  {} blocks, {} wide, {} heads, hidden {}, {} positions, vocabulary {}, {}, output head {}",
         config.layers,
         config.width,
@@ -104,24 +109,29 @@ fn print(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) {
         config.vocab,
         activation(checkpoint),
         if config.tied { "tied" } else { "separate" }
-    );
+    )?;
     match tokenizer {
-        Some(t) => println!("  tokenizer: {} entries", t.len()),
-        None => println!("  no tokenizer: only {{\"tokens\"}} records can be used"),
+        Some(t) => writeln!(out, "  tokenizer: {} entries", t.len())?,
+        None => writeln!(out, "  no tokenizer: only {{\"tokens\"}} records can be used")?,
     }
-    println!("  tensors' SHA-256 {}", checkpoint::tensors_sha256(weights));
+    writeln!(out, "  tensors' SHA-256 {}", checkpoint::tensors_sha256(weights))?;
     for note in &checkpoint.notes {
-        println!("  note: {note}");
+        writeln!(out, "  note: {note}")?;
     }
-    println!();
+    writeln!(out)?;
     for spec in weights.layout.specs() {
-        println!("  {:32} {:>16} {:>12}", spec.name, format!("{:?}", spec.shape), spec.len());
+        writeln!(out, "  {:32} {:>16} {:>12}", spec.name, format!("{:?}", spec.shape), spec.len())?;
     }
-    println!("\nMemory, MiB, estimated for {BATCH} x {} tokens:", context(checkpoint));
-    println!("  {:28} {:>9} {:>9} {:>9} {:>11} {:>9}", "", "weights", "gradients", "optimizer", "activations", "total");
+    writeln!(out, "\nMemory, MiB, estimated for {BATCH} x {} tokens:", context(checkpoint))?;
+    writeln!(
+        out,
+        "  {:28} {:>9} {:>9} {:>9} {:>11} {:>9}",
+        "", "weights", "gradients", "optimizer", "activations", "total"
+    )?;
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
     for n in memory::estimate(config, BATCH, context(checkpoint)) {
         let [w, g, o, a, t] = [n.weights, n.gradients, n.optimizer, n.activations, n.total()].map(mib);
-        println!("  {:28} {w:>9} {g:>9} {o:>9} {a:>11} {t:>9}", n.kind);
+        writeln!(out, "  {:28} {w:>9} {g:>9} {o:>9} {a:>11} {t:>9}", n.kind)?;
     }
+    Ok(())
 }

@@ -6,6 +6,8 @@ pub mod generate;
 pub mod grad;
 pub mod init;
 pub mod inspect;
+pub mod replay;
+pub mod verify;
 
 use crate::error::Result;
 use clap::{Parser, Subcommand};
@@ -28,6 +30,8 @@ enum Command {
     Grad(grad::Args),
     Init(init::Args),
     Inspect(inspect::Args),
+    Replay(replay::Args),
+    Verify(verify::Args),
 }
 
 /// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
@@ -64,6 +68,8 @@ fn run(cli: Cli) -> Result<()> {
             Command::Grad(args) => grad::run(args),
             Command::Init(args) => init::run(args),
             Command::Inspect(args) => inspect::run(args),
+            Command::Replay(args) => replay::run(args),
+            Command::Verify(args) => verify::run(args),
         },
     }
 }

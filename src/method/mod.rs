@@ -1,1 +1,3 @@
 //! The boundary between records and releases, and the methods that cross it.
+
+pub mod ferret;

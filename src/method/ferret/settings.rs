@@ -1,0 +1,329 @@
+//! Everything that a FERRET run was told: what a transcript records beside the bits.
+
+use super::Grouping;
+use crate::error::{Error, Result};
+use crate::optim::{Schedule, Silent};
+use crate::rng::{Direction, Mask, plan_fires};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use std::f64::consts::LN_2;
+
+/// How releases reach the weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Route {
+    /// As gradients of AdamW: the paper's set-up.
+    #[default]
+    Adamw,
+    /// `w -= lr * bit * C * u`: the paper's Algorithm 1. No weight decay.
+    Direct,
+}
+
+/// How the fires are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum MaskKind {
+    /// Every (step, group) by itself with probability p.
+    #[default]
+    Bernoulli,
+    /// floor(eps / (s ln 2)) slots of the run: the budget is never exceeded.
+    Exact,
+}
+
+/// What a fired group sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Payload {
+    /// Its release times the direction.
+    #[default]
+    Sign,
+    /// Its true gradient: not private, for comparison only.
+    TrueGradient,
+}
+
+/// What is released of the sign of a fired group's inner product.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Release {
+    /// The bit itself: bounded mutual information, no (eps, delta).
+    #[default]
+    Bit,
+    /// Randomised response: the bit, flipped with a known probability.
+    Rr {
+        /// Probability of a flip, below 1/2.
+        flip: f64,
+        /// Count the bit as `bit / (1 - 2 flip)`, whose expectation is the true sign.
+        unbiased: bool,
+    },
+    /// A scalar: sign times C plus Gaussian noise.
+    Gaussian {
+        /// Standard deviation of the noise in units of C.
+        dither: f64,
+    },
+}
+
+/// How batches are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sampler {
+    /// Every record by itself with probability s.
+    #[default]
+    Poisson,
+    /// A fixed number of records, any such set equally likely.
+    Uniform,
+    /// Epochs in random order.
+    Shuffle,
+}
+
+/// What has a batch of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum BatchPer {
+    /// Every step.
+    #[default]
+    Step,
+    /// Every released bit.
+    Bit,
+}
+
+/// How the inner product of gradient and direction is computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Backward down to the lowest fired block.
+    #[default]
+    Backward,
+    /// Forward mode, in the memory of inference.
+    Jvp,
+}
+
+/// The settings of a run. Public, all of them, the number of records included.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// The method's name, `ferret-max` and so on.
+    pub method: String,
+    /// Which tensors make a group.
+    pub groups: Grouping,
+    /// Budget in nats of mutual information.
+    pub epsilon: f64,
+    /// Number of records N.
+    pub records: u64,
+    /// Expected batch size B.
+    pub batch: u64,
+    /// Passes over the records.
+    pub epochs: u32,
+    /// Number of steps T the run was planned for.
+    pub steps: u32,
+    /// s = B / N.
+    pub sampling_rate: f64,
+    /// Probability that a group fires at a step: `min(1, epsilon / (G T s ln 2))`.
+    pub p: f64,
+    /// How fires are drawn.
+    pub mask: MaskKind,
+    /// How directions are distributed.
+    pub direction: Direction,
+    /// What is released.
+    pub release: Release,
+    /// What a fired group sends.
+    pub payload: Payload,
+    /// C: the length of a fired group's gradient.
+    pub clip: f64,
+    /// How releases reach the weights.
+    pub route: Route,
+    /// What AdamW does to silent groups.
+    pub silent: Silent,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// The learning rate by step.
+    pub schedule: Schedule,
+    /// AdamW's weight decay; 0 for the direct route, which has none.
+    pub weight_decay: f64,
+    /// How batches were drawn.
+    pub sampler: Sampler,
+    /// What had a batch of its own.
+    pub batch_per: BatchPer,
+    /// How inner products were computed.
+    pub engine: Engine,
+    /// Seed of the public randomness.
+    pub seed: u64,
+}
+
+/// Far above any run, far below what would fill the memory.
+const MOST_STEPS: u32 = 100_000_000;
+const MOST_SLOTS: u64 = 100_000_000_000;
+
+impl Settings {
+    /// `min(1, epsilon / (G T s ln 2))`: the probability that spends `epsilon` in expectation.
+    pub fn fire_probability(epsilon: f64, groups: u64, steps: u64, sampling_rate: f64) -> f64 {
+        (epsilon / (groups as f64 * steps as f64 * sampling_rate * LN_2)).min(1.0)
+    }
+
+    /// The mask that these settings name.
+    pub fn mask(&self) -> Mask {
+        match self.mask {
+            MaskKind::Bernoulli => Mask::Bernoulli { p: self.p },
+            MaskKind::Exact => Mask::Exact { slots: (self.epsilon / (self.sampling_rate * LN_2)).floor() as u64 },
+        }
+    }
+
+    /// The fires (step, group) of the first `steps_run` steps, in order.
+    pub fn fires(&self, steps_run: u32) -> Vec<(u32, u32)> {
+        let groups = self.groups.len() as u32;
+        match self.mask() {
+            // A step's fires do not depend on the steps after it.
+            mask @ Mask::Bernoulli { .. } => plan_fires(self.seed, steps_run.min(self.steps), groups, mask),
+            mask => {
+                let mut fires = plan_fires(self.seed, self.steps, groups, mask);
+                fires.truncate(fires.partition_point(|f| f.0 < steps_run));
+                fires
+            }
+        }
+    }
+
+    /// Whether the settings make sense and agree with each other.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::usage(what));
+        let positive = [("epsilon", self.epsilon), ("clip", self.clip), ("sampling_rate", self.sampling_rate)];
+        for (name, x) in positive {
+            if !(x > 0.0 && x.is_finite()) {
+                return refuse(format!("{name} is {x}, expected a number above 0"));
+            }
+        }
+        for (name, x) in [("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)] {
+            if !(x >= 0.0 && x.is_finite()) {
+                return refuse(format!("{name} is {x}, expected 0 or a number above it"));
+            }
+        }
+        if self.steps == 0 || self.steps > MOST_STEPS {
+            return refuse(format!("steps is {}, expected 1 to {MOST_STEPS}", self.steps));
+        }
+        let slots = u64::from(self.steps) * self.groups.len() as u64;
+        if slots > MOST_SLOTS {
+            return refuse(format!(
+                "{} steps of {} groups are more than {MOST_SLOTS} slots",
+                self.steps,
+                self.groups.len()
+            ));
+        }
+        if self.batch == 0 || self.batch > self.records {
+            return refuse(format!("batch is {} of {} records, expected 1 to all of them", self.batch, self.records));
+        }
+        let s = self.batch as f64 / self.records as f64;
+        if (self.sampling_rate - s).abs() > 1e-9 * s {
+            return refuse(format!("sampling_rate is {}, but batch / records is {s}", self.sampling_rate));
+        }
+        let p =
+            Self::fire_probability(self.epsilon, self.groups.len() as u64, u64::from(self.steps), self.sampling_rate);
+        if !((self.p - p).abs() <= 1e-9 * p) || self.p > 1.0 {
+            return refuse(format!("p is {}, but epsilon / (G T s ln 2) makes it {p}", self.p));
+        }
+        match self.release {
+            Release::Bit => {}
+            Release::Rr { flip, .. } if (0.0..0.5).contains(&flip) => {}
+            Release::Rr { flip, .. } => return refuse(format!("flip is {flip}, expected 0 or more and below 0.5")),
+            Release::Gaussian { dither } if dither > 0.0 && dither.is_finite() => {}
+            Release::Gaussian { dither } => return refuse(format!("dither is {dither}, expected a number above 0")),
+        }
+        if let Schedule::Linear { warmup } = self.schedule
+            && !(0.0..=1.0).contains(&warmup)
+        {
+            return refuse(format!("warmup is {warmup}, expected 0 to 1"));
+        }
+        if self.route == Route::Direct && self.weight_decay != 0.0 {
+            return refuse(format!("weight_decay is {}, but the direct route has none: expected 0", self.weight_decay));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(super) fn example() -> Settings {
+    Settings {
+        method: "ferret-max".into(),
+        groups: Grouping::try_from("16x1".to_owned()).unwrap(),
+        epsilon: 0.5,
+        records: 1000,
+        batch: 50,
+        epochs: 3,
+        steps: 60,
+        sampling_rate: 0.05,
+        p: Settings::fire_probability(0.5, 16, 60, 0.05),
+        mask: MaskKind::Bernoulli,
+        direction: Direction::Sphere,
+        release: Release::Bit,
+        payload: Payload::Sign,
+        clip: 1.0,
+        route: Route::Adamw,
+        silent: Silent::Zero,
+        learning_rate: 2e-4,
+        schedule: Schedule::Constant,
+        weight_decay: 1e-3,
+        sampler: Sampler::Poisson,
+        batch_per: BatchPer::Step,
+        engine: Engine::Backward,
+        seed: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_are_refused() {
+        example().check().unwrap();
+        type Edit = fn(&mut Settings);
+        let edits: &[(&str, Edit)] = &[
+            ("epsilon", |s| s.epsilon = f64::NAN),
+            ("epsilon", |s| s.epsilon = 0.0),
+            ("p is", |s| s.epsilon = 0.6),
+            ("p is", |s| s.p *= 1.001),
+            ("p is", |s| s.p = f64::NAN),
+            ("sampling_rate", |s| s.records = 1001),
+            ("batch", |s| s.batch = 0),
+            ("batch", |s| s.batch = 1001),
+            ("steps", |s| s.steps = 0),
+            ("steps", |s| s.steps = u32::MAX),
+            ("p is", |s| s.steps = 61),
+            ("flip", |s| s.release = Release::Rr { flip: 0.5, unbiased: false }),
+            ("dither", |s| s.release = Release::Gaussian { dither: -1.0 }),
+            ("clip", |s| s.clip = f64::INFINITY),
+            ("learning_rate", |s| s.learning_rate = -1.0),
+            ("warmup", |s| s.schedule = Schedule::Linear { warmup: 1.5 }),
+            ("weight_decay", |s| s.route = Route::Direct),
+        ];
+        for (name, edit) in edits {
+            let mut s = example();
+            edit(&mut s);
+            let error = s.check().unwrap_err().to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn above_the_ceiling_everything_fires() {
+        let mut s = example();
+        s.epsilon = 1e3;
+        s.p = Settings::fire_probability(1e3, 16, 60, 0.05);
+        assert_eq!(s.p, 1.0);
+        s.check().unwrap();
+        assert_eq!(s.fires(60).len(), 960);
+        s.mask = MaskKind::Exact;
+        assert_eq!(s.fires(60).len(), 960);
+    }
+
+    #[test]
+    fn exact_spends_the_floor_and_prefixes_agree() {
+        let mut s = example();
+        s.mask = MaskKind::Exact;
+        let all = s.fires(60);
+        assert_eq!(all.len(), 14); // 0.5 / (0.05 ln 2) = 14.4
+        for kind in [MaskKind::Exact, MaskKind::Bernoulli] {
+            s.mask = kind;
+            let all = s.fires(60);
+            let some: Vec<_> = all.iter().copied().filter(|f| f.0 < 30).collect();
+            assert_eq!(s.fires(30), some);
+        }
+    }
+}

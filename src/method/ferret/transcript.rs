@@ -1,0 +1,216 @@
+//! `transcript.json`: a run, whole, in a few lines of text.
+//!
+//! ```text
+//! {
+//!   "format": "ferret transcript",
+//!   "version": 1,
+//!   "base_sha256": "…",        SHA-256 of the base model's tensors
+//!   "tuned_sha256": "…",       of the tuned model's; null while the run is unfinished
+//!   "settings": { … },         see Settings: budget, sizes, optimizer, seed, …
+//!   "steps_run": 1000,         how many of the settings' steps were made
+//!   "fires": 144,              how many (step, group) fired; which ones follows from the seed
+//!   "bits": "+--+-…",          one sign a fire, ordered by step, then by group
+//!   "scalars": [ … ],          in place of bits where noisy scalars were released
+//!   "checksum": "…"            SHA-256 of this object, compact, with an empty checksum
+//! }
+//! ```
+//!
+//! The checksum finds slips and careless edits; it is no signature. What cannot be forged without finding another run is the tuned
+//! model's hash. Sizes and hashes have names that say what they are; numbers are read back to the last bit.
+
+use super::settings::{Payload, Release, Settings};
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::path::Path;
+
+/// The file's name in a trained checkpoint's folder.
+pub const FILE: &str = "transcript.json";
+
+const FORMAT: &str = "ferret transcript";
+const VERSION: u32 = 1;
+
+/// What was released, in the order of the fires.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Releases {
+    /// +1 or -1 a fire.
+    Bits(Vec<i8>),
+    /// A noisy scalar a fire.
+    Scalars(Vec<f32>),
+}
+
+impl Releases {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Releases::Bits(b) => b.len(),
+            Releases::Scalars(s) => s.len(),
+        }
+    }
+
+    /// Whether nothing was released.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A run: what it started from, what it was told, what it released.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transcript {
+    /// SHA-256 of the base model's tensors, in lower-case hexadecimal.
+    pub base_sha256: String,
+    /// SHA-256 of the tuned model's tensors; none while the run is unfinished.
+    pub tuned_sha256: Option<String>,
+    /// What the run was told.
+    pub settings: Settings,
+    /// How many of the settings' steps were made.
+    pub steps_run: u32,
+    /// What it released.
+    pub releases: Releases,
+}
+
+/// The file, field by field.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    format: String,
+    version: u32,
+    base_sha256: String,
+    tuned_sha256: Option<String>,
+    settings: Settings,
+    steps_run: u32,
+    fires: usize,
+    bits: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    scalars: Vec<f32>,
+    checksum: String,
+}
+
+impl File {
+    fn checksum(&self) -> String {
+        let bare = Self { checksum: String::new(), ..self.clone() };
+        let text = serde_json::to_string(&bare).expect("strings and numbers");
+        Sha256::digest(text).iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+impl Transcript {
+    /// The fires (step, group) of the run, in order.
+    pub fn fires(&self) -> Vec<(u32, u32)> {
+        self.settings.fires(self.steps_run)
+    }
+
+    /// Whether the parts agree: settings with each other, releases with the fires that the seed draws.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::usage(what));
+        for (name, hash) in [("base_sha256", Some(&self.base_sha256)), ("tuned_sha256", self.tuned_sha256.as_ref())] {
+            if let Some(hash) = hash.filter(|h| !is_sha256(h)) {
+                return refuse(format!("{name} is \"{hash}\", expected 64 hexadecimal digits"));
+            }
+        }
+        self.settings.check()?;
+        if self.steps_run > self.settings.steps {
+            return refuse(format!("{} steps were run of {} planned", self.steps_run, self.settings.steps));
+        }
+        match (&self.releases, self.settings.release) {
+            (Releases::Bits(bits), Release::Bit | Release::Rr { .. }) => {
+                if let Some(b) = bits.iter().find(|b| ![1, -1].contains(*b)) {
+                    return refuse(format!("{b} was released, expected +1 or -1 and nothing else"));
+                }
+            }
+            (Releases::Scalars(scalars), Release::Gaussian { .. }) => {
+                if let Some(x) = scalars.iter().find(|x| !x.is_finite()) {
+                    return refuse(format!("the scalar {x} was released, expected a finite number"));
+                }
+            }
+            (Releases::Bits(_), _) => return refuse("bits were released where settings say scalars".into()),
+            (Releases::Scalars(_), _) => return refuse("scalars were released where settings say bits".into()),
+        }
+        let fires = self.fires().len();
+        // The ablation's payload is no release: its gradients are in no transcript.
+        let expected = if self.settings.payload == Payload::Sign { fires } else { 0 };
+        if self.releases.len() != expected {
+            return refuse(format!(
+                "{} releases are listed, but seed and settings make {expected} fires in {} steps",
+                self.releases.len(),
+                self.steps_run
+            ));
+        }
+        Ok(())
+    }
+
+    /// The file's text.
+    pub fn to_json(&self) -> Result<String> {
+        self.check()?;
+        let (bits, scalars) = match &self.releases {
+            Releases::Bits(bits) => (bits.iter().map(|&b| if b == 1 { '+' } else { '-' }).collect(), Vec::new()),
+            Releases::Scalars(scalars) => (String::new(), scalars.clone()),
+        };
+        let mut file = File {
+            format: FORMAT.into(),
+            version: VERSION,
+            base_sha256: self.base_sha256.clone(),
+            tuned_sha256: self.tuned_sha256.clone(),
+            settings: self.settings.clone(),
+            steps_run: self.steps_run,
+            fires: self.fires().len(),
+            bits,
+            scalars,
+            checksum: String::new(),
+        };
+        file.checksum = file.checksum();
+        Ok(serde_json::to_string_pretty(&file).expect("strings and numbers") + "\n")
+    }
+
+    /// Read [`Transcript::to_json`]'s text. `path` is for messages.
+    pub fn from_json(text: &str, path: &Path) -> Result<Self> {
+        let refuse = |what: String| Err(Error::file(path, what));
+        // The version first: a later one may have fields that this program does not know.
+        let head: serde_json::Value = serde_json::from_str(text)
+            .map_err(|e| Error::file(path, format!("is no JSON ({e}): was it cut short?")))?;
+        if head["format"] != FORMAT {
+            return refuse(format!("is no transcript: its format is {}, expected \"{FORMAT}\"", head["format"]));
+        }
+        if head["version"] != VERSION {
+            return refuse(format!(
+                "has version {}, this program reads {VERSION}: use the program that wrote it",
+                head["version"]
+            ));
+        }
+        let file: File =
+            serde_json::from_str(text).map_err(|e| Error::file(path, format!("is no valid transcript: {e}")))?;
+        let releases = match file.settings.release {
+            Release::Gaussian { .. } if file.bits.is_empty() => Releases::Scalars(file.scalars.clone()),
+            Release::Gaussian { .. } => return refuse("lists bits, but its settings release scalars".into()),
+            _ if !file.scalars.is_empty() => return refuse("lists scalars, but its settings release bits".into()),
+            _ => {
+                let sign = |c| match c {
+                    '+' => Ok(1),
+                    '-' => Ok(-1),
+                    _ => Err(Error::file(path, format!("bits contains {c:?}, expected + and - only"))),
+                };
+                Releases::Bits(file.bits.chars().map(sign).collect::<Result<_>>()?)
+            }
+        };
+        let transcript = Self {
+            base_sha256: file.base_sha256.clone(),
+            tuned_sha256: file.tuned_sha256.clone(),
+            settings: file.settings.clone(),
+            steps_run: file.steps_run,
+            releases,
+        };
+        transcript.check().map_err(|e| Error::file(path, format!("contradicts itself: {e}")))?;
+        let fires = transcript.fires().len();
+        if file.fires != fires {
+            return refuse(format!("contradicts itself: fires is {}, seed and settings make {fires}", file.fires));
+        }
+        if file.checksum != file.checksum() {
+            return refuse("was changed after it was written: the checksum does not fit its content".into());
+        }
+        Ok(transcript)
+    }
+}

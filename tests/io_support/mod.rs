@@ -1,0 +1,110 @@
+//! What the tests of files, hub and data share.
+#![allow(dead_code)]
+
+pub mod bad_data;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+pub fn tiny() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny")
+}
+
+/// The folder of real models and data, or none, said aloud.
+pub fn shared() -> Option<PathBuf> {
+    let found = std::env::var_os("FERRET_SHARED").map(PathBuf::from);
+    if found.is_none() {
+        println!("skipped: FERRET_SHARED is not set");
+    }
+    found
+}
+
+/// A copy of the tiny checkpoint that may be broken.
+pub fn copy_tiny(to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(tiny().join(name), to.join(name)).unwrap();
+    }
+}
+
+/// The program, in `cwd`, kept away from the network and from the caller's hub settings.
+pub fn ferret(cwd: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
+    command.current_dir(cwd).env("HF_HUB_OFFLINE", "1").env("HF_HOME", cwd.join("no-such-home"));
+    for name in ["HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_CACHE", "HF_ENDPOINT"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A failure as it should be: one sentence on stderr, nothing on stdout, no panic.
+pub fn assert_refused(what: &str, output: &Output, says: &[&str]) {
+    let text = stderr(output);
+    assert!(!output.status.success(), "{what}: succeeded");
+    assert!(output.status.code().is_some_and(|c| c == 1 || c == 2), "{what}: {:?}\n{text}", output.status);
+    assert!(!text.contains("panicked"), "{what}: {text}");
+    assert!(output.stdout.is_empty(), "{what}: {}", String::from_utf8_lossy(&output.stdout));
+    assert_eq!(text.trim_end().lines().count(), 1, "{what}: not one sentence: {text}");
+    assert!(text.starts_with("ferret: "), "{what}: {text}");
+    for says in says {
+        assert!(text.contains(says), "{what}: {says:?} is not in: {text}");
+    }
+}
+
+/// Names and contents of a folder, to see that nothing was written.
+pub fn listing(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.extend(listing(&path));
+            all.push((path, Vec::new()));
+        } else {
+            let content = std::fs::read(&path).unwrap();
+            all.push((path, content));
+        }
+    }
+    all.sort();
+    all
+}
+
+/// Header (JSON) and data of a safetensors file.
+pub fn split(file: &Path) -> (serde_json::Value, Vec<u8>) {
+    let bytes = std::fs::read(file).unwrap();
+    let n = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    (serde_json::from_slice(&bytes[8..8 + n]).unwrap(), bytes[8 + n..].to_vec())
+}
+
+pub fn join(file: &Path, header: &serde_json::Value, data: &[u8]) {
+    let header = header.to_string();
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(data);
+    std::fs::write(file, bytes).unwrap();
+}
+
+/// Byte-level BPE with one entry a byte (id = byte), two merges ("he" 256, "hel" 257) and `<|endoftext|>` 258, as
+/// vocab.json and merges.txt.
+pub fn byte_tokenizer(folder: &Path) {
+    std::fs::create_dir_all(folder).unwrap();
+    let mut vocab = serde_json::Map::new();
+    let mut others = 0;
+    for b in 0..=255u8 {
+        let c = if matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF) {
+            char::from(b)
+        } else {
+            others += 1;
+            char::from_u32(0xFF + others).unwrap()
+        };
+        vocab.insert(c.to_string(), b.into());
+    }
+    vocab.insert("he".into(), 256.into());
+    vocab.insert("hel".into(), 257.into());
+    vocab.insert("<|endoftext|>".into(), 258.into());
+    std::fs::write(folder.join("vocab.json"), serde_json::Value::Object(vocab).to_string()).unwrap();
+    std::fs::write(folder.join("merges.txt"), "#version: 0.2\nh e\nhe l\n").unwrap();
+}

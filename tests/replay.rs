@@ -1,0 +1,405 @@
+//! A FERRET run is its transcript: replay against brute force, and the verbs `replay` and `verify`.
+
+use ferret::method::ferret::replay::save;
+use ferret::method::ferret::{
+    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Released, Releases, Replayer, Route, Sampler, Settings,
+    Transcript, replay,
+};
+use ferret::model::checkpoint::{self, Dtype, SaveOptions};
+use ferret::model::{Activation, Config, ParamId, Weights};
+use ferret::optim::{Schedule, Silent};
+use ferret::rng::{Direction, DirectionStream, coin};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn config() -> Config {
+    Config {
+        vocab: 97,
+        positions: 24,
+        width: 16,
+        layers: 2,
+        heads: 2,
+        inner: 64,
+        norm_epsilon: 1e-5,
+        activation: Activation::GeluTanh,
+        tied: true,
+        scale_by_width: true,
+        scale_by_layer: false,
+        init_std: 0.02,
+        eos: None,
+    }
+}
+
+fn base() -> Weights {
+    let mut weights = Weights::zeros(config());
+    for (i, t) in weights.tensors.iter_mut().enumerate() {
+        DirectionStream::new(77, 0, i as u32, Direction::Sphere, t.len()).fill(0, t);
+    }
+    weights
+}
+
+/// Two tensors a group, 1.5 fires a step expected over 80 steps.
+fn settings() -> Settings {
+    let ids: Vec<ParamId> = base().layout.ids().collect();
+    let members: Vec<Vec<ParamId>> = ids.chunks(2).map(<[_]>::to_vec).collect();
+    let groups = Grouping::of(&members).unwrap();
+    let (records, batch, steps, epsilon) = (1000, 10, 80, 0.8);
+    let s = batch as f64 / records as f64;
+    let p = Settings::fire_probability(epsilon, groups.len() as u64, u64::from(steps), s);
+    Settings {
+        method: "ferret-half".into(),
+        groups,
+        epsilon,
+        records,
+        batch,
+        epochs: 1,
+        steps,
+        sampling_rate: s,
+        p,
+        mask: MaskKind::Bernoulli,
+        direction: Direction::Sphere,
+        release: Release::Bit,
+        payload: Payload::Sign,
+        clip: 1.5,
+        route: Route::Adamw,
+        silent: Silent::Zero,
+        learning_rate: 2e-3,
+        schedule: Schedule::Constant,
+        weight_decay: 1e-2,
+        sampler: Sampler::Poisson,
+        batch_per: BatchPer::Step,
+        engine: Engine::Backward,
+        seed: 12_345,
+    }
+}
+
+/// Bits that no data made: the coin of another seed.
+fn releases(settings: &Settings, steps_run: u32) -> Releases {
+    let fires = settings.fires(steps_run);
+    let bits = fires.iter().map(|&(t, g)| coin(999, t, g));
+    match settings.release {
+        Release::Gaussian { dither } => {
+            let noise = |i: usize| (dither * settings.clip) as f32 * (i as f32 * 0.37).sin();
+            Releases::Scalars(bits.enumerate().map(|(i, b)| f32::from(b) * settings.clip as f32 + noise(i)).collect())
+        }
+        _ => Releases::Bits(bits.collect()),
+    }
+}
+
+/// A run as a trainer makes it: weights read at every fired step, releases applied one step at a time.
+fn train(settings: &Settings, steps_run: u32) -> (Weights, Transcript) {
+    let mut weights = base();
+    let releases = releases(settings, steps_run);
+    let mut replayer = Replayer::new(&weights.layout, settings).unwrap();
+    let mut i = 0;
+    for step in settings.fires(steps_run).chunk_by(|a, b| a.0 == b.0) {
+        replayer.catch_up_all(step[0].0, &mut weights.tensors);
+        let now: Vec<(u32, Released)> = step
+            .iter()
+            .map(|f| {
+                i += 1;
+                let released = match &releases {
+                    Releases::Bits(b) => Released::Bit(b[i - 1]),
+                    Releases::Scalars(s) => Released::Scalar(s[i - 1]),
+                };
+                (f.1, released)
+            })
+            .collect();
+        replayer.step(step[0].0, &now, &mut weights.tensors).unwrap();
+    }
+    replayer.finish(steps_run, &mut weights.tensors);
+    let transcript = Transcript {
+        base_sha256: checkpoint::tensors_sha256(&base()),
+        tuned_sha256: Some(checkpoint::tensors_sha256(&weights)),
+        settings: settings.clone(),
+        steps_run,
+        releases,
+    };
+    (weights, transcript)
+}
+
+/// The run once more, from the definitions: every group at every step, whole directions, nothing lazy.
+fn brute_force(s: &Settings, steps_run: u32) -> Vec<Vec<f32>> {
+    let mut w = base().tensors;
+    let members = s.groups.members(&base().layout).unwrap();
+    let released: Vec<f32> = match releases(s, steps_run) {
+        Releases::Bits(b) => b.iter().map(|&b| f32::from(b) * s.clip as f32).collect(),
+        Releases::Scalars(x) => x,
+    };
+    let fires: std::collections::HashMap<_, _> = s.fires(steps_run).into_iter().zip(released).collect();
+    let mut state: Vec<Vec<[f32; 2]>> = w.iter().map(|t| vec![[0.0; 2]; t.len()]).collect();
+    let mut powers = vec![(1.0f64, 1.0f64); members.len()];
+    for step in 0..steps_run {
+        let lr = s.schedule.rate(s.learning_rate, step, s.steps);
+        for (g, ids) in members.iter().enumerate() {
+            let scale = fires.get(&(step, g as u32));
+            if scale.is_none() && (s.silent == Silent::None || s.route == Route::Direct) {
+                continue;
+            }
+            let mut u = vec![0.0; ids.iter().map(|id| w[id.0].len()).sum()];
+            DirectionStream::new(s.seed, step, g as u32, s.direction, u.len()).fill(0, &mut u);
+            powers[g] = (powers[g].0 * 0.9, powers[g].1 * 0.999);
+            let (c1, c2) = (1.0 - powers[g].0, 1.0 - powers[g].1);
+            let places = ids.iter().flat_map(|id| (0..w[id.0].len()).map(|i| (id.0, i))).collect::<Vec<_>>();
+            for ((t, i), u) in places.into_iter().zip(u) {
+                let w = &mut w[t][i];
+                if s.route == Route::Direct {
+                    *w -= (lr * f64::from(scale.unwrap() * 1.0)) as f32 * u;
+                    continue;
+                }
+                let g = scale.map_or(0.0, |scale| scale * u);
+                let [m, v] = &mut state[t][i];
+                *m = 0.9f32 * *m + (1.0f64 - 0.9) as f32 * g;
+                *v = 0.999f32 * *v + (1.0f64 - 0.999) as f32 * g * g;
+                *m = if m.abs() < 2f32.powi(-60) { 0.0 } else { *m };
+                *v = if v.abs() < 2f32.powi(-100) { 0.0 } else { *v };
+                let denominator = v.sqrt() * (1.0 / c2.sqrt()) as f32 + 1e-8;
+                *w = *w * (1.0 - lr * s.weight_decay) as f32 - (lr / c1) as f32 * (*m / denominator);
+            }
+        }
+    }
+    w
+}
+
+fn bits(tensors: &[Vec<f32>]) -> Vec<u32> {
+    tensors.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn training_replay_and_brute_force_agree_to_the_bit() {
+    type Edit = fn(&mut Settings);
+    let edits: [(&str, Edit); 8] = [
+        ("adamw zero", |_| {}),
+        ("adamw none", |s| s.silent = Silent::None),
+        ("direct", |s| {
+            s.route = Route::Direct;
+            s.weight_decay = 0.0;
+        }),
+        ("linear", |s| s.schedule = Schedule::Linear { warmup: 0.1 }),
+        ("rademacher", |s| s.direction = Direction::Rademacher),
+        ("exact", |s| s.mask = MaskKind::Exact),
+        ("rr", |s| s.release = Release::Rr { flip: 0.055, unbiased: false }),
+        ("gaussian", |s| s.release = Release::Gaussian { dither: 0.8 }),
+    ];
+    for (name, edit) in edits {
+        let mut s = settings();
+        edit(&mut s);
+        for steps_run in [80, 33] {
+            let (trained, transcript) = train(&s, steps_run);
+            assert!(transcript.releases.len() > 10, "{name}: the test needs fires");
+            let text = transcript.to_json().unwrap();
+            let read = Transcript::from_json(&text, Path::new("t")).unwrap();
+            assert_eq!(read, transcript);
+            let replayed = replay(base(), &read, |_| {}).unwrap();
+            assert_eq!(bits(&replayed.tensors), bits(&trained.tensors), "{name}: replay");
+            assert_eq!(bits(&brute_force(&s, steps_run)), bits(&trained.tensors), "{name}: brute force");
+            assert_ne!(bits(&base().tensors), bits(&trained.tensors));
+        }
+    }
+}
+
+#[test]
+fn an_unbiased_bit_counts_more() {
+    let mut s = settings();
+    (s.route, s.weight_decay) = (Route::Direct, 0.0);
+    let (plain, _) = train(&s, 80);
+    s.release = Release::Rr { flip: 0.25, unbiased: true };
+    let (double, _) = train(&s, 80);
+    let moved = |w: &Weights| -> f64 {
+        let pairs = w.tensors.iter().flatten().zip(base().tensors.into_iter().flatten()).map(|(a, b)| f64::from(a - b));
+        pairs.map(|d| d * d).sum::<f64>().sqrt()
+    };
+    assert!((moved(&double) / moved(&plain) - 2.0).abs() < 1e-3);
+}
+
+#[test]
+fn nothing_outside_the_alphabet_is_applied() {
+    let s = settings();
+    let mut weights = base();
+    let mut replayer = Replayer::new(&weights.layout, &s).unwrap();
+    let bad: [&[(u32, Released)]; 7] = [
+        &[(0, Released::Bit(1)), (1, Released::Bit(0))],
+        &[(0, Released::Bit(2))],
+        &[(0, Released::Scalar(1.0))],
+        &[(0, Released::Gradient(&[]))],
+        &[(1, Released::Bit(1)), (0, Released::Bit(1))],
+        &[(1, Released::Bit(1)), (1, Released::Bit(1))],
+        &[(999, Released::Bit(1))],
+    ];
+    for releases in bad {
+        assert!(replayer.step(5, releases, &mut weights.tensors).is_err(), "{releases:?}");
+    }
+    assert!(replayer.step(80, &[], &mut weights.tensors).is_err());
+    assert_eq!(bits(&weights.tensors), bits(&base().tensors));
+    replayer.step(5, &[(0, Released::Bit(1))], &mut weights.tensors).unwrap();
+    assert!(replayer.step(5, &[(0, Released::Bit(1))], &mut weights.tensors).is_err(), "a step is made once");
+}
+
+#[test]
+fn the_run_is_pinned() {
+    // A change of the stream's format or of any update shows here; old transcripts would no longer replay.
+    let (_, transcript) = train(&settings(), 80);
+    let pinned = "7ebd1fce7ae18ae27f793536b4f802faed9bf7f7eb6a56c85334af4d2aa4501e";
+    assert_eq!(transcript.tuned_sha256.unwrap(), pinned);
+}
+
+struct Run {
+    folder: tempfile::TempDir,
+    base: PathBuf,
+    tuned: PathBuf,
+}
+
+fn saved() -> Run {
+    let folder = tempfile::tempdir().unwrap();
+    let (base_dir, tuned_dir) = (folder.path().join("base"), folder.path().join("tuned"));
+    checkpoint::save(&base_dir, &base(), &SaveOptions::fresh(Dtype::F32)).unwrap();
+    let loaded = checkpoint::load_folder(&base_dir).unwrap();
+    let (tuned, transcript) = train(&settings(), 80);
+    save(&tuned_dir, &loaded, &tuned, &transcript).unwrap();
+    Run { folder, base: base_dir, tuned: tuned_dir }
+}
+
+fn ferret(args: &[&dyn AsRef<std::ffi::OsStr>], threads: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).env("RAYON_NUM_THREADS", threads).output().unwrap()
+}
+
+fn says(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_program_rebuilds_the_checkpoint_byte_for_byte() {
+    let run = saved();
+    let transcript = run.tuned.join("transcript.json");
+    for threads in ["1", "2", "5"] {
+        let out = run.folder.path().join(format!("rebuilt-{threads}"));
+        let args: [&dyn AsRef<_>; 9] =
+            [&"replay", &"--base", &run.base, &"--transcript", &transcript, &"--out", &out, &"--quiet", &"--json"];
+        let output = ferret(&args, threads);
+        assert!(output.status.success(), "{}", says(&output));
+        let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(summary["steps"], 80);
+        for file in ["model.safetensors", "config.json", "transcript.json"] {
+            let (a, b) = (std::fs::read(out.join(file)).unwrap(), std::fs::read(run.tuned.join(file)).unwrap());
+            assert!(a == b, "{file} differs with {threads} threads");
+        }
+        let again = ferret(&args, threads);
+        assert!(!again.status.success(), "an existing folder must not be overwritten");
+        let output = ferret(&[&"verify", &out, &"--base", &run.base, &"--json"], threads);
+        assert!(output.status.success(), "{}", says(&output));
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["verified"], true);
+    }
+}
+
+#[test]
+fn a_changed_weight_is_found() {
+    let run = saved();
+    let file = run.tuned.join("model.safetensors");
+    let mut bytes = std::fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let output = ferret(&[&"verify", &run.tuned, &"--base", &run.base], "2");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(says(&output).contains("differs in 1 of"), "{}", says(&output));
+}
+
+#[test]
+fn a_wrong_base_is_refused() {
+    let run = saved();
+    let other = run.folder.path().join("other");
+    let mut weights = base();
+    weights.tensors[3][2] += 1e-3;
+    checkpoint::save(&other, &weights, &SaveOptions::fresh(Dtype::F32)).unwrap();
+    let out = run.folder.path().join("out");
+    let transcript = run.tuned.join("transcript.json");
+    for args in [
+        &[&"replay" as &dyn AsRef<_>, &"--base", &other, &"--transcript", &transcript, &"--out", &out][..],
+        &[&"verify", &run.tuned, &"--base", &other],
+    ] {
+        let output = ferret(args, "2");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(says(&output).contains("give the one it was trained from"), "{}", says(&output));
+    }
+    assert!(!out.exists());
+}
+
+/// The transcript after `edit`, its checksum made to fit again, as someone who knows the format would.
+fn forge(run: &Run, edit: impl Fn(&mut serde_json::Value)) -> Output {
+    use sha2::{Digest, Sha256};
+    let text = std::fs::read_to_string(run.tuned.join("transcript.json")).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    edit(&mut value);
+    value["checksum"] = "".into();
+    let sum = Sha256::digest(serde_json::to_string(&value).unwrap());
+    value["checksum"] = sum.iter().map(|b| format!("{b:02x}")).collect::<String>().into();
+    replay_text(run, &serde_json::to_string_pretty(&value).unwrap())
+}
+
+fn replay_text(run: &Run, text: &str) -> Output {
+    let path = run.folder.path().join("forged.json");
+    std::fs::write(&path, text).unwrap();
+    let out = run.folder.path().join("forged");
+    let output = ferret(&[&"replay", &"--base", &run.base, &"--transcript", &path, &"--out", &out], "2");
+    assert_eq!(output.status.success(), out.exists(), "written if and only if accepted");
+    output
+}
+
+#[test]
+fn a_tampered_transcript_is_refused() {
+    let run = saved();
+    assert!(forge(&run, |_| {}).status.success(), "the forger's tools work");
+    std::fs::remove_dir_all(run.folder.path().join("forged")).unwrap();
+    type Edit = fn(&mut serde_json::Value);
+    let edits: &[(&str, Edit)] = &[
+        ("releases are listed", |t| t["bits"] = (t["bits"].as_str().unwrap().to_owned() + "+").into()),
+        ("releases are listed", |t| t["bits"] = t["bits"].as_str().unwrap()[1..].into()),
+        ("expected + and - only", |t| t["bits"] = ("0".to_owned() + &t["bits"].as_str().unwrap()[1..]).into()),
+        ("not to the", |t| {
+            let bits = t["bits"].as_str().unwrap();
+            let first = if &bits[..1] == "+" { "-" } else { "+" };
+            t["bits"] = (first.to_owned() + &bits[1..]).into();
+        }),
+        ("releases are listed", |t| t["settings"]["seed"] = 54_321.into()),
+        ("p is", |t| t["settings"]["p"] = 0.01.into()),
+        ("p is", |t| t["settings"]["epsilon"] = 0.4.into()),
+        ("sampling_rate", |t| t["settings"]["records"] = 1001.into()),
+        ("not to the", |t| t["settings"]["learning_rate"] = 0.002_000_1.into()),
+        ("not to the", |t| t["settings"]["direction"] = "rademacher".into()),
+        ("not to the", |t| t["settings"]["silent"] = "none".into()),
+        ("releases are listed", |t| t["steps_run"] = 40.into()),
+        ("of 80 planned", |t| t["steps_run"] = 81.into()),
+        ("fires is", |t| t["fires"] = 3.into()),
+        ("trained from", |t| t["base_sha256"] = "0".repeat(64).into()),
+        ("not to the", |t| t["tuned_sha256"] = "0".repeat(64).into()),
+        ("hexadecimal", |t| t["tuned_sha256"] = "short".into()),
+        ("unfinished", |t| t["tuned_sha256"] = serde_json::Value::Null),
+        ("cannot be replayed", |t| {
+            t["settings"]["payload"] = "true-gradient".into();
+            t["bits"] = "".into();
+        }),
+        ("scalars", |t| t["scalars"] = vec![1.0].into()),
+        ("unknown field", |t| t["extra"] = 1.into()),
+        ("unknown field", |t| t["settings"]["extra"] = 1.into()),
+        ("does not name groups", |t| t["settings"]["groups"] = "0x1".into()),
+        ("is it another model", |t| t["settings"]["groups"] = "14x1".into()),
+        ("version 2", |t| t["version"] = 2.into()),
+        ("is no transcript", |t| t["format"] = "other".into()),
+    ];
+    for (sentence, edit) in edits {
+        let output = forge(&run, edit);
+        assert_eq!(output.status.code(), Some(1), "{sentence}");
+        assert!(says(&output).contains(sentence), "expected \"{sentence}\", got: {}", says(&output));
+    }
+    // Edits by hand, the checksum left as it was: settings that no weight depends on.
+    let text = std::fs::read_to_string(run.tuned.join("transcript.json")).unwrap();
+    for (from, to) in
+        [("ferret-half", "ferret-max"), ("\"poisson\"", "\"shuffle\""), ("\"epochs\": 1", "\"epochs\": 2")]
+    {
+        assert!(text.contains(from), "{text}");
+        let output = replay_text(&run, &text.replace(from, to));
+        assert!(says(&output).contains("was changed after it was written"), "{from}: {}", says(&output));
+    }
+    for cut in [0, 1, text.len() / 2, text.len() - 3] {
+        assert_eq!(replay_text(&run, &text[..cut]).status.code(), Some(1));
+    }
+}
