@@ -5,7 +5,9 @@ use crate::error::{Error, Result};
 use crate::kernel::{Real, elementwise, matmul};
 use crate::model::Activation;
 use crate::ops::{self, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual};
+use crate::rng::DirectionStream;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
+use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -127,6 +129,31 @@ impl<F: Real> Backend for Cpu<F> {
 
     fn download(&self, x: &Tensor<F>) -> Result<Vec<f32>> {
         Ok(x.as_slice().iter().map(|x| x.f64() as f32).collect())
+    }
+
+    fn write(&self, x: &mut Tensor<F>, data: &[f32]) -> Result<()> {
+        let to = x.as_slice_mut();
+        if to.len() != data.len() {
+            return Err(Error::usage(format!("{} numbers do not fill a matrix of {}", data.len(), to.len())));
+        }
+        to.iter_mut().zip(data).for_each(|(to, &from)| *to = F::of(from as f64));
+        Ok(())
+    }
+
+    fn host_mut<'a>(&self, x: &'a mut Tensor<F>) -> Option<&'a mut [f32]> {
+        bytemuck::try_cast_slice_mut(x.as_slice_mut()).ok().filter(|_| size_of::<F>() == size_of::<f32>())
+    }
+
+    fn direction(&self, direction: &DirectionStream, offset: usize, rows: usize, cols: usize) -> Tensor<F> {
+        const PIECE: usize = 1 << 13;
+        let mut u = self.empty(rows, cols);
+        u.as_slice_mut().par_chunks_mut(PIECE).enumerate().for_each(|(i, out)| {
+            let mut piece = [0.0; PIECE];
+            let piece = &mut piece[..out.len()];
+            direction.fill(offset + i * PIECE, piece);
+            out.iter_mut().zip(piece).for_each(|(to, from)| *to = F::of(*from as f64));
+        });
+        u
     }
 
     fn rows(&self, x: &Tensor<F>, rows: Range<usize>) -> Tensor<F> {
@@ -275,14 +302,12 @@ impl<F: Real> Backend for Cpu<F> {
         matmul(h.view(), w.array.t(), F::one(), y.array.slice_mut(s![.., columns]));
     }
 
-    fn add_row_dots(&self, a: &Tensor<F>, b: &Tensor<F>, out: &mut Tensor<F>) {
-        let cols = a.array.ncols();
+    fn add_row_dots(&self, a: &Tensor<F>, b: &Tensor<F>, out: &mut Tensor<F>, first: usize) {
+        let (rows, cols) = a.array.dim();
         let (a, b) = (a.as_slice(), b.as_slice());
-        ops::for_row_blocks(&mut out.view_mut(), |first, block| {
-            for (i, out) in block.iter_mut().enumerate() {
-                let row = (first + i) * cols..(first + i + 1) * cols;
-                *out += F::of(elementwise::dot_f64(&a[row.clone()], &b[row]));
-            }
+        out.as_slice_mut()[first..first + rows].par_iter_mut().with_min_len(8).enumerate().for_each(|(i, out)| {
+            let row = i * cols..(i + 1) * cols;
+            *out += F::of(elementwise::dot_f64(&a[row.clone()], &b[row]));
         });
     }
 

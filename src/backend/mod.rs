@@ -13,6 +13,7 @@ pub use cpu::Cpu;
 use crate::error::Result;
 use crate::model::Activation;
 use crate::ops::Segments;
+use crate::rng::DirectionStream;
 use std::ops::Range;
 
 /// The ops of the decoder. Each mirrors a function in [`crate::ops`], where formula and shapes are documented.
@@ -28,6 +29,12 @@ pub trait Backend: Send + Sync {
     fn upload(&self, rows: usize, cols: usize, data: Vec<f32>) -> Result<Self::Tensor>;
     /// The content, row-major, waiting for it.
     fn download(&self, x: &Self::Tensor) -> Result<Vec<f32>>;
+    /// Replace the content of `x` by `data`, row-major.
+    fn write(&self, x: &mut Self::Tensor, data: &[f32]) -> Result<()>;
+    /// The content itself where it lies in host memory in f32, so that updates need not copy it.
+    fn host_mut<'a>(&self, x: &'a mut Self::Tensor) -> Option<&'a mut [f32]>;
+    /// A block of a public direction: its elements `offset ..` as a matrix.
+    fn direction(&self, direction: &DirectionStream, offset: usize, rows: usize, cols: usize) -> Self::Tensor;
     /// Rows `rows` of `x`, copied.
     fn rows(&self, x: &Self::Tensor, rows: Range<usize>) -> Self::Tensor;
     /// Wait for all work and report what went wrong.
@@ -115,8 +122,8 @@ pub trait Backend: Send + Sync {
     fn add_vector(&self, v: &Self::Tensor, y: &mut Self::Tensor);
     /// `y[.., first..] += h wᵀ` for a block of an output head's rows, from row `first` on: a tangent through the head.
     fn add_head(&self, h: &Self::Tensor, w: &Self::Tensor, y: &mut Self::Tensor, first: usize);
-    /// `out_i += <a_i, b_i>` for every row, into the column `out`.
-    fn add_row_dots(&self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor);
+    /// `out_(first + i) += <a_i, b_i>` for every row i, into the column `out`.
+    fn add_row_dots(&self, a: &Self::Tensor, b: &Self::Tensor, out: &mut Self::Tensor, first: usize);
     /// [`crate::ops::norm::jvp`].
     fn norm_jvp(
         &self,

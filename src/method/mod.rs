@@ -1,3 +1,13 @@
 //! The boundary between records and releases, and the methods that cross it.
+//!
+//! A method plans with public randomness, computes on [`Sensitive`] records, and releases little: [`ferret`] a bit a fired group. What
+//! comes after a release (updates, checkpoints, logs, reports) sees nothing else.
 
+pub mod boundary;
 pub mod ferret;
+pub mod held;
+pub mod sampler;
+
+pub use boundary::{Opening, Sensitive};
+pub use held::Held;
+pub use sampler::Samples;

@@ -140,9 +140,9 @@ impl AdamW {
     }
 
     /// [`AdamW::catch_up`] for all tensors.
-    pub fn catch_up_all(&mut self, step: u32, weights: &mut [Vec<f32>]) {
+    pub fn catch_up_all<W: AsMut<[f32]>>(&mut self, step: u32, weights: &mut [W]) {
         for (i, w) in weights.iter_mut().enumerate() {
-            self.catch_up(step, ParamId(i), w);
+            self.catch_up(step, ParamId(i), w.as_mut());
         }
     }
 

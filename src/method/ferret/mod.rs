@@ -6,10 +6,12 @@
 
 pub mod grouping;
 pub mod replay;
+pub mod run;
 pub mod settings;
 pub mod transcript;
 
 pub use grouping::Grouping;
 pub use replay::{Released, Replayer, replay};
+pub use run::Trainer;
 pub use settings::{BatchPer, Engine, MaskKind, Payload, Release, Route, Sampler, Settings};
 pub use transcript::{Releases, Transcript};

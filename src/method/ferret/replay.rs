@@ -75,7 +75,7 @@ impl Replayer {
     }
 
     /// Apply the releases of `step`, groups in rising order. Nothing is applied when one of them is outside the alphabet.
-    pub fn step(&mut self, step: u32, releases: &[(u32, Released)], weights: &mut [Vec<f32>]) -> Result<()> {
+    pub fn step<W: AsMut<[f32]>>(&mut self, step: u32, releases: &[(u32, Released)], weights: &mut [W]) -> Result<()> {
         let sorted = releases.is_sorted_by(|a, b| a.0 < b.0);
         if !sorted || releases.last().is_some_and(|r| r.0 as usize >= self.members.len()) {
             return Err(Error::usage(format!("the releases of step {step} are not one a group in rising order")));
@@ -86,7 +86,7 @@ impl Replayer {
         for &(group, released) in releases {
             match (released, self.settings.payload) {
                 (Released::Gradient(g), Payload::TrueGradient) => {
-                    let lens = self.members(group).iter().map(|id| weights[id.0].len());
+                    let lens = self.members(group).iter().map(|id| weights[id.0].as_mut().len());
                     if !lens.eq(g.iter().map(Vec::len)) {
                         return Err(Error::usage(format!("the gradient of group {group} does not have its shape")));
                     }
@@ -106,7 +106,7 @@ impl Replayer {
             };
             let mut offset = 0;
             for (i, &id) in self.members[group as usize].iter().enumerate() {
-                let w = &mut weights[id.0];
+                let w = weights[id.0].as_mut();
                 let gradient = match (&along, released) {
                     (Some((direction, scale)), _) => Gradient::Along { direction, offset, scale: *scale },
                     (None, Released::Gradient(g)) => Gradient::Dense(&g[i]),
@@ -123,23 +123,23 @@ impl Replayer {
     }
 
     /// Bring all weights to where they stand before `step`.
-    pub fn catch_up_all(&mut self, step: u32, weights: &mut [Vec<f32>]) {
+    pub fn catch_up_all<W: AsMut<[f32]>>(&mut self, step: u32, weights: &mut [W]) {
         if let Some(adamw) = &mut self.adamw {
             adamw.catch_up_all(step.min(self.settings.steps), weights);
         }
     }
 
     /// The end, after `steps_run` steps: idle steps that are due are taken.
-    pub fn finish(mut self, steps_run: u32, weights: &mut [Vec<f32>]) {
+    pub fn finish<W: AsMut<[f32]>>(mut self, steps_run: u32, weights: &mut [W]) {
         self.catch_up_all(steps_run, weights);
     }
 
     /// Apply recorded releases to their fires; `progress` hears of each step before it is made. For replay, and for resuming a run.
-    pub fn apply(
+    pub fn apply<W: AsMut<[f32]>>(
         &mut self,
         fires: &[(u32, u32)],
         releases: &Releases,
-        weights: &mut [Vec<f32>],
+        weights: &mut [W],
         mut progress: impl FnMut(u32),
     ) -> Result<()> {
         if fires.len() != releases.len() {

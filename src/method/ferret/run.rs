@@ -1,0 +1,344 @@
+//! Training: for every step in which a group fires, one inner product a fired group, one release, one update.
+//!
+//! The plan comes first and touches no data: silent steps cost nothing but AdamW's idle arithmetic. A fired step runs forward once
+//! and backward down to the lowest fired block.
+
+use super::replay::{Released, Replayer};
+use super::settings::{BatchPer, Engine, Payload, Release, Route, Sampler, Settings};
+use super::transcript::{Releases, Transcript};
+use crate::backend::Backend;
+use crate::data::{Example, batches};
+use crate::error::{Error, Result};
+use crate::grad::{GroupDirection, GroupDot, Sum};
+use crate::method::{Held, Opening, Samples, Sensitive};
+use crate::model::{Batch, Decoder, ParamId, Reduction, Weights};
+use crate::optim::Silent;
+use crate::rng::{Secret, SecretDomain, coin};
+
+/// A run in progress.
+pub struct Trainer<'a, B: Backend> {
+    held: Held<B>,
+    replayer: Replayer,
+    settings: Settings,
+    /// The fires of the whole run, in order, and how many of them are over.
+    fires: Vec<(u32, u32)>,
+    done: usize,
+    releases: Releases,
+    base_sha256: String,
+    secret: &'a Secret,
+    records: Sensitive<&'a [Example]>,
+    micro_batch: usize,
+}
+
+/// What a computed step may tell.
+pub struct Step {
+    /// Which step.
+    pub step: u32,
+    /// The groups that fired: public.
+    pub groups: Vec<u32>,
+    /// What the step's batch gave away besides the release; for logs that say so.
+    pub private: Sensitive<Private>,
+}
+
+/// What depends on the realised batch.
+pub struct Private {
+    /// Records in the batch (of all bits together).
+    pub records: usize,
+    /// Tokens fed.
+    pub tokens: usize,
+    /// Mean over the batch's records of their mean token loss; none where it was not computed.
+    pub loss: Option<f64>,
+}
+
+/// What a batch contributes to a step, sensitive until released.
+struct Shares {
+    /// `<gradient, u>` for every fired group.
+    dots: Vec<f64>,
+    private: Private,
+}
+
+impl<'a, B: Backend> Trainer<'a, B> {
+    /// Begin, or continue after `releases`: those of an earlier part of the same run.
+    pub fn new(
+        backend: B,
+        base: Weights,
+        base_sha256: String,
+        settings: Settings,
+        releases: Option<Releases>,
+        secret: &'a Secret,
+        records: Sensitive<&'a [Example]>,
+        micro_batch: usize,
+    ) -> Result<Self> {
+        settings.check()?;
+        if settings.sampler == Sampler::Shuffle && settings.batch_per == BatchPer::Bit {
+            return Err(Error::usage("--sampler shuffle has one batch a step: use --batch-per step, or poisson"));
+        }
+        if settings.payload == Payload::TrueGradient && settings.release != Release::Bit {
+            return Err(Error::usage("--payload true-gradient releases gradients, not bits: leave --release bit"));
+        }
+        if micro_batch == 0 {
+            return Err(Error::usage("--micro-batch 0 would never finish a batch: give at least 1"));
+        }
+        let mut replayer = Replayer::new(&base.layout, &settings)?;
+        let fires = settings.fires(settings.steps);
+        let releases = releases.unwrap_or(match settings.release {
+            Release::Gaussian { .. } => Releases::Scalars(Vec::new()),
+            _ => Releases::Bits(Vec::new()),
+        });
+        let done = releases.len();
+        if done > fires.len() || (done > 0 && done < fires.len() && fires[done - 1].0 == fires[done].0) {
+            return Err(Error::usage("the saved releases end in the middle of a step: they are not of this run"));
+        }
+        let mut held = Held::new(backend, base)?;
+        held.update(|_| true, |weights| replayer.apply(&fires[..done], &releases, weights, |_| ()))?;
+        Ok(Self { held, replayer, settings, fires, done, releases, base_sha256, secret, records, micro_batch })
+    }
+
+    /// The step that will be computed next; none when all fires are over.
+    pub fn next_fire(&self) -> Option<u32> {
+        self.fires.get(self.done).map(|f| f.0)
+    }
+
+    /// All fires of the run and how many are over.
+    pub fn progress(&self) -> (usize, usize) {
+        (self.done, self.fires.len())
+    }
+
+    /// What has been released.
+    pub fn releases(&self) -> &Releases {
+        &self.releases
+    }
+
+    /// Compute the next step in which a group fires, release and update; none when there is none.
+    pub fn step(&mut self) -> Result<Option<Step>> {
+        let Some(step) = self.next_fire() else { return Ok(None) };
+        let groups: Vec<u32> = self.fires[self.done..].iter().take_while(|f| f.0 == step).map(|f| f.1).collect();
+        let Self { held, replayer, .. } = self;
+        held.update(
+            |_| true,
+            |weights| {
+                replayer.catch_up_all(step, weights);
+                Ok(())
+            },
+        )?;
+        let private = match self.settings.payload {
+            Payload::Sign => self.release_signs(step, &groups)?,
+            Payload::TrueGradient => self.release_gradients(step, &groups)?,
+        };
+        self.done += groups.len();
+        Ok(Some(Step { step, groups, private }))
+    }
+
+    /// The end after `steps_run` steps: idle steps are made up for, and the transcript names the result.
+    pub fn finish(self, steps_run: u32) -> Result<(Weights, Transcript)> {
+        let Self { mut held, replayer, settings, releases, base_sha256, .. } = self;
+        held.update(
+            |_| true,
+            |weights| {
+                replayer.finish(steps_run, weights);
+                Ok(())
+            },
+        )?;
+        let weights = held.into_weights()?;
+        let tuned_sha256 = Some(crate::model::checkpoint::tensors_sha256(&weights));
+        Ok((weights, Transcript { base_sha256, tuned_sha256, settings, steps_run, releases }))
+    }
+
+    /// The transcript so far, for resuming.
+    pub fn so_far(&self) -> Transcript {
+        Transcript {
+            base_sha256: self.base_sha256.clone(),
+            tuned_sha256: None,
+            settings: self.settings.clone(),
+            steps_run: if self.done == 0 { 0 } else { self.fires[self.done - 1].0 + 1 },
+            releases: self.releases.clone(),
+        }
+    }
+
+    /// The decoder as of the last computed step; idle steps since then are not in it.
+    pub fn decoder(&self) -> &Decoder<B> {
+        self.held.decoder()
+    }
+
+    /// The samples of a step: each a list of records and the fired groups that see it.
+    fn samples(&self, step: u32, groups: &[u32]) -> Result<Vec<(Sensitive<Vec<usize>>, Vec<u32>)>> {
+        let Settings { sampler, records, batch, batch_per, .. } = self.settings;
+        let samples = Samples::new(self.secret, sampler, records as usize, batch as usize)?;
+        Ok(match batch_per {
+            BatchPer::Step => vec![(samples.draw(step, 0), groups.to_vec())],
+            BatchPer::Bit => groups.iter().map(|&g| (samples.draw(step, g), vec![g])).collect(),
+        })
+    }
+
+    fn release_signs(&mut self, step: u32, groups: &[u32]) -> Result<Sensitive<Private>> {
+        let mut private = Sensitive::new(Private { records: 0, tokens: 0, loss: None });
+        let mut released: Vec<(u32, Released)> = Vec::with_capacity(groups.len());
+        for (sample, groups) in self.samples(step, groups)? {
+            let (dots, seen) = self.shares(step, sample, &groups)?;
+            let signs = dots.map(|dots| {
+                groups.iter().zip(dots).map(|(&g, dot)| (g, self.release(step, g, dot))).collect::<Vec<_>>()
+            });
+            // The one place where a gradient's sign leaves: at most ln 2 nats a fire.
+            released.extend(signs.open(&Opening::release("one sign of <gradient, u> a fired group")));
+            private = private.zip(seen).map(|(a, b)| a.join(b));
+        }
+        released.sort_by_key(|r| r.0);
+        self.record(&released);
+        self.apply(step, groups, &released)?;
+        Ok(private)
+    }
+
+    /// From an inner product to what is released. Ties (exactly zero, not a number, infinite, an empty batch) take the public coin.
+    fn release(&self, step: u32, group: u32, dot: f64) -> Released<'static> {
+        let sign = sign_or_coin(dot, coin(self.settings.seed, step, group));
+        match self.settings.release {
+            Release::Bit => Released::Bit(sign),
+            Release::Rr { flip, .. } => {
+                let flipped = self.secret.stream(SecretDomain::Flips, step, group).bernoulli(flip);
+                Released::Bit(if flipped { -sign } else { sign })
+            }
+            Release::Gaussian { dither } => {
+                let noise = f64::from(self.secret.stream(SecretDomain::Noise, step, group).gaussian());
+                Released::Scalar((self.settings.clip * (f64::from(sign) + dither * noise)) as f32)
+            }
+        }
+    }
+
+    fn record(&mut self, released: &[(u32, Released)]) {
+        for (_, release) in released {
+            match (release, &mut self.releases) {
+                (Released::Bit(b), Releases::Bits(bits)) => bits.push(*b),
+                (Released::Scalar(x), Releases::Scalars(scalars)) => scalars.push(*x),
+                _ => unreachable!("releases are of the kind the settings name"),
+            }
+        }
+    }
+
+    fn apply(&mut self, step: u32, groups: &[u32], released: &[(u32, Released)]) -> Result<()> {
+        let Self { held, replayer, settings, .. } = self;
+        let members: Vec<ParamId> = groups.iter().flat_map(|&g| replayer.members(g).to_vec()).collect();
+        let idle_moves = settings.route == Route::Adamw && settings.silent == Silent::Zero;
+        held.update(|p| idle_moves || members.contains(&p), |weights| replayer.step(step, released, weights))
+    }
+
+    /// `<gradient of the sample, u>` for each of `groups`, by the engine that the settings name.
+    fn shares(
+        &self,
+        step: u32,
+        sample: Sensitive<Vec<usize>>,
+        groups: &[u32],
+    ) -> Result<(Sensitive<Vec<f64>>, Sensitive<Private>)> {
+        let decoder = self.held.decoder();
+        let directions: Vec<GroupDirection> = groups
+            .iter()
+            .map(|&g| GroupDirection::new(self.replayer.direction(step, g), self.replayer.members(g), &decoder.layout))
+            .collect();
+        let work = sample.zip(self.records.as_ref()).map(|(sample, records)| -> Result<Shares> {
+            let mut shares =
+                Shares { dots: vec![0.0; groups.len()], private: Private { records: 0, tokens: 0, loss: None } };
+            for chunk in sample.chunks(self.micro_batch) {
+                let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
+                shares.add(decoder, &batch, &directions, self.settings.engine)?;
+            }
+            Ok(shares)
+        });
+        // Failing is public; it depends on the machine (a lost device), and on the data only where a device runs out of memory.
+        let shares = work.open(&Opening::release("whether the computation succeeded"))?;
+        Ok((Sensitive::new(shares.dots), Sensitive::new(shares.private)))
+    }
+
+    /// The ablation: true gradients of the fired groups, divided by the expected batch size. Not private.
+    fn release_gradients(&mut self, step: u32, groups: &[u32]) -> Result<Sensitive<Private>> {
+        let opening = Opening::non_private("the true gradient of every fired group");
+        let mut total = Private { records: 0, tokens: 0, loss: None };
+        let mut gradients: Vec<(u32, Vec<Vec<f32>>)> = Vec::new();
+        for (sample, groups) in self.samples(step, groups)? {
+            let (sample, records) = sample.zip(self.records.as_ref()).open(&opening);
+            let decoder = self.held.decoder();
+            let b = &decoder.backend;
+            let members = |g: u32| self.replayer.members(g);
+            let mut sum = Sum::new(b, &decoder.layout, |p| groups.iter().any(|&g| members(g).contains(&p)));
+            for chunk in sample.chunks(self.micro_batch) {
+                let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
+                let mut weights = batch.weights(Reduction::SampleSum);
+                weights.iter_mut().for_each(|w| *w /= self.settings.batch as f32);
+                let losses = b.download(&decoder.backward(&batch, &weights, &mut sum))?;
+                total = total.join(Private::of(&batch, Some(&losses)));
+            }
+            for &g in &groups {
+                let gradient = members(g)
+                    .iter()
+                    .map(|&p| b.download(sum.get(p).expect("asked for")))
+                    .collect::<Result<Vec<_>>>()?;
+                gradients.push((g, gradient));
+            }
+        }
+        gradients.sort_by_key(|g| g.0);
+        let released: Vec<(u32, Released)> = gradients.iter().map(|(g, v)| (*g, Released::Gradient(v))).collect();
+        self.apply(step, groups, &released)?;
+        Ok(Sensitive::new(total))
+    }
+}
+
+/// The sign of `dot`, or the public `coin` where it has none.
+pub fn sign_or_coin(dot: f64, coin: i8) -> i8 {
+    match dot {
+        d if d > 0.0 && d.is_finite() => 1,
+        d if d < 0.0 && d.is_finite() => -1,
+        _ => coin,
+    }
+}
+
+impl Private {
+    /// Of one batch.
+    fn of(batch: &Batch, row_losses: Option<&[f32]>) -> Self {
+        let records = batch.segments.len();
+        let loss =
+            row_losses.filter(|_| records > 0).map(|l| batch.sample_means(l).iter().sum::<f64>() / records as f64);
+        Self { records, tokens: batch.rows(), loss }
+    }
+
+    /// Of two batches together.
+    fn join(self, other: Self) -> Self {
+        let records = self.records + other.records;
+        let weighted = |p: &Self| p.loss.map(|l| l * p.records as f64);
+        let loss = match (weighted(&self), weighted(&other)) {
+            (None, None) => None,
+            (a, b) => Some((a.unwrap_or(0.0) + b.unwrap_or(0.0)) / records.max(1) as f64),
+        };
+        Self { records, tokens: self.tokens + other.tokens, loss }
+    }
+}
+
+impl Shares {
+    /// Add a micro-batch's part.
+    fn add<B: Backend>(
+        &mut self,
+        decoder: &Decoder<B>,
+        batch: &Batch,
+        directions: &[GroupDirection],
+        engine: Engine,
+    ) -> Result<()> {
+        let b = &decoder.backend;
+        let weights = batch.weights(Reduction::SampleSum);
+        let mut losses = None;
+        match engine {
+            Engine::Backward => {
+                let mut sink = GroupDot::new(b, directions, &batch.segments);
+                losses = Some(b.download(&decoder.backward(batch, &weights, &mut sink))?);
+                for (dot, rows) in self.dots.iter_mut().zip(sink.into_rows()) {
+                    *dot += b.download(&rows)?.iter().map(|&x| f64::from(x)).sum::<f64>();
+                }
+            }
+            Engine::Jvp => {
+                for (dot, direction) in self.dots.iter_mut().zip(directions) {
+                    let rows = b.download(&decoder.jvp(batch, direction))?;
+                    *dot += rows.iter().zip(&weights).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum::<f64>();
+                }
+            }
+        }
+        let private = std::mem::replace(&mut self.private, Private { records: 0, tokens: 0, loss: None });
+        self.private = private.join(Private::of(batch, losses.as_deref()));
+        Ok(())
+    }
+}
