@@ -1,0 +1,332 @@
+//! FERRET's release by brute force: projections against full gradients, signs against forward mode, the loop against ten lines.
+
+mod common;
+
+use common::{Random, batch, config, in_pool, weights};
+use ferret::backend::{Backend, Cpu};
+use ferret::data::{Example, batches};
+use ferret::grad::{GroupDirection, GroupDot, Sum};
+use ferret::method::ferret::run::sign_or_coin;
+use ferret::method::ferret::{
+    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Route, Sampler, Settings, Trainer, replay,
+};
+use ferret::method::{Opening, Samples, Sensitive};
+use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
+use ferret::optim::{Schedule, Silent};
+use ferret::rng::{Direction, DirectionStream, Secret, coin};
+
+/// Random records for `config`, some of them too short to have a target.
+fn records(config: &Config, count: usize, seed: u64) -> Vec<Example> {
+    let mut random = Random::new(seed);
+    (0..count)
+        .map(|_| {
+            let len = 1 + random.below(config.positions - 1);
+            Example::all((0..len).map(|_| random.below(config.vocab) as u32).collect())
+        })
+        .collect()
+}
+
+/// Groups of these many tensors in checkpoint order.
+fn groups(weights: &Weights, size: usize) -> Vec<Vec<ParamId>> {
+    let ids: Vec<ParamId> = weights.layout.ids().collect();
+    ids.chunks(size).map(<[ParamId]>::to_vec).collect()
+}
+
+fn settings(weights: &Weights, size: usize, f: impl FnOnce(&mut Settings)) -> Settings {
+    let groups = Grouping::of(&groups(weights, size)).unwrap();
+    let mut s = Settings {
+        method: "ferret-test".into(),
+        epsilon: 2.0,
+        records: 40,
+        batch: 8,
+        epochs: 4,
+        steps: 20,
+        sampling_rate: 0.2,
+        p: 0.0,
+        mask: MaskKind::Bernoulli,
+        direction: Direction::Sphere,
+        release: Release::Bit,
+        payload: Payload::Sign,
+        clip: 1.0,
+        route: Route::Adamw,
+        silent: Silent::Zero,
+        learning_rate: 2e-2,
+        schedule: Schedule::Constant,
+        weight_decay: 1e-3,
+        sampler: Sampler::Poisson,
+        batch_per: BatchPer::Step,
+        engine: Engine::Backward,
+        seed: 5,
+        groups,
+    };
+    f(&mut s);
+    s.p = Settings::fire_probability(s.epsilon, s.groups.len() as u64, s.steps.into(), s.sampling_rate);
+    s
+}
+
+/// Run to the end on the CPU; final weights, transcript.
+fn run(
+    base: &Weights,
+    s: &Settings,
+    records: &[Example],
+    micro: usize,
+) -> (Weights, ferret::method::ferret::Transcript) {
+    let secret = Secret::insecure(9);
+    let sha = checkpoint::tensors_sha256(base);
+    let mut trainer =
+        Trainer::new(Cpu::<f32>::new(), base.clone(), sha, s.clone(), None, &secret, Sensitive::new(records), micro)
+            .unwrap();
+    while trainer.step().unwrap().is_some() {}
+    trainer.finish(s.steps).unwrap()
+}
+
+#[test]
+fn projections_equal_those_of_the_full_gradient_and_forward_mode() {
+    for tied in [true, false] {
+        let config = config(|c| c.tied = tied);
+        let weights = weights(config, 7);
+        let decoder = Decoder::new(Cpu::<f64>::new(), weights.clone()).unwrap();
+        let b = &decoder.backend;
+        let batch = batch(&decoder.config, &[5, 1, 12, 0, 3], 3);
+        let w = batch.weights(Reduction::SampleSum);
+        let mut full = Sum::new(b, &decoder.layout, |_| true);
+        decoder.backward(&batch, &w, &mut full);
+        for size in [1, 2, 8, 100] {
+            for (g, members) in groups(&weights, size).iter().enumerate() {
+                let dim = members.iter().map(|&p| decoder.layout.spec(p).len()).sum();
+                for kind in [Direction::Sphere, Direction::Rademacher] {
+                    let stream = DirectionStream::new(1, 2, g as u32, kind, dim);
+                    let mut u = vec![0.0; dim];
+                    stream.fill(0, &mut u);
+                    let gradient = members.iter().flat_map(|&p| full.get(p).unwrap().as_slice().to_vec());
+                    let want: f64 = gradient.zip(&u).map(|(g, &u)| g * f64::from(u)).sum();
+                    let direction = [GroupDirection::new(stream, members, &decoder.layout)];
+                    let mut sink = GroupDot::new(b, &direction, &batch.segments);
+                    decoder.backward(&batch, &w, &mut sink);
+                    let got: f64 = sink.into_rows()[0].as_slice().iter().sum();
+                    assert!((got - want).abs() < 1e-11, "{members:?}: {got}, not {want}");
+                    let rows = decoder.jvp(&batch, &direction[0]);
+                    let jvp: f64 = rows.as_slice().iter().zip(&w).map(|(x, &w)| x * f64::from(w)).sum();
+                    assert!((jvp - want).abs() < 1e-6 * want.abs() + 1e-7, "{members:?}: {jvp}, not {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn forward_mode_and_backward_release_the_same_bits() {
+    let base = weights(config(|_| ()), 7);
+    let records = records(&base.config, 40, 1);
+    let backward = run(&base, &settings(&base, 1, |_| ()), &records, 3);
+    let jvp = run(&base, &settings(&base, 1, |s| s.engine = Engine::Jvp), &records, 3);
+    assert!(backward.1.releases.len() > 8);
+    assert_eq!(backward.1.releases, jvp.1.releases);
+    assert_eq!(backward.0.tensors, jvp.0.tensors);
+}
+
+/// The loop again, plainly: whole gradients, whole directions, one bit a fire; through replay's own updates.
+#[test]
+fn the_released_bits_are_signs_of_the_samples_inner_products() {
+    for batch_per in [BatchPer::Step, BatchPer::Bit] {
+        let base = weights(config(|_| ()), 7);
+        let records = records(&base.config, 40, 1);
+        let s = settings(&base, 2, |s| {
+            s.batch_per = batch_per;
+            s.route = Route::Direct;
+            s.weight_decay = 0.0;
+            s.epsilon = 6.0;
+        });
+        let (tuned, transcript) = run(&base, &s, &records, 4);
+        let Releases::Bits(bits) = &transcript.releases else { panic!("bits") };
+        let secret = Secret::insecure(9);
+        let samples = Samples::new(&secret, s.sampler, 40, 8).unwrap();
+        let members = groups(&base, 2);
+        let mut w = base.clone();
+        let fires = s.fires(s.steps);
+        assert_eq!(bits.len(), fires.len());
+        let mut at = 0;
+        for step in fires.chunk_by(|a, b| a.0 == b.0) {
+            let mut next = w.clone();
+            for &(step, g) in step {
+                let bit = if batch_per == BatchPer::Step { 0 } else { g };
+                let chosen = samples.draw(step, bit).open(&Opening::evaluation("a test"));
+                let decoder = Decoder::new(Cpu::<f64>::new(), w.clone()).unwrap();
+                let batch = batches::batch(chosen.iter().map(|&i| &records[i]));
+                let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
+                decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut sum);
+                let members = &members[g as usize];
+                let dim = members.iter().map(|&p| w.layout.spec(p).len()).sum();
+                let mut u = vec![0.0; dim];
+                DirectionStream::new(s.seed, step, g, s.direction, dim).fill(0, &mut u);
+                let gradient = members.iter().flat_map(|&p| sum.get(p).unwrap().as_slice().to_vec());
+                let dot: f64 = gradient.zip(&u).map(|(g, &u)| g * f64::from(u)).sum();
+                let want = sign_or_coin(dot, coin(s.seed, step, g));
+                assert!(bits[at] == want || dot.abs() < 1e-6, "step {step}, group {g}: {dot}");
+                let mut offset = 0;
+                for &p in members {
+                    for x in &mut next.tensors[p.0] {
+                        *x -= (f64::from(bits[at]) * s.learning_rate) as f32 * u[offset];
+                        offset += 1;
+                    }
+                }
+                at += 1;
+            }
+            w = next;
+        }
+        for (got, want) in tuned.tensors.iter().flatten().zip(w.tensors.iter().flatten()) {
+            assert!((got - want).abs() < 1e-6, "{got}, not {want}");
+        }
+    }
+}
+
+#[test]
+fn replay_rebuilds_every_byte_for_every_reading() {
+    let base = weights(config(|_| ()), 7);
+    let records = records(&base.config, 40, 1);
+    for route in [Route::Adamw, Route::Direct] {
+        for silent in [Silent::Zero, Silent::None] {
+            for (release, mask) in [
+                (Release::Bit, MaskKind::Bernoulli),
+                (Release::Rr { flip: 0.2, unbiased: true }, MaskKind::Exact),
+                (Release::Gaussian { dither: 0.5 }, MaskKind::Bernoulli),
+            ] {
+                let s = settings(&base, 3, |s| {
+                    (s.route, s.silent, s.release, s.mask) = (route, silent, release, mask);
+                    if route == Route::Direct {
+                        s.weight_decay = 0.0;
+                    }
+                });
+                let (tuned, transcript) = run(&base, &s, &records, 8);
+                assert!(!transcript.releases.is_empty());
+                let again = replay(base.clone(), &transcript, |_| ()).unwrap();
+                assert_eq!(tuned.tensors, again.tensors);
+                assert_ne!(tuned.tensors, base.tensors);
+            }
+        }
+    }
+}
+
+#[test]
+fn micro_batches_and_threads_do_not_change_a_bit() {
+    let base = weights(config(|_| ()), 7);
+    let records = records(&base.config, 40, 1);
+    let s = settings(&base, 1, |s| s.batch_per = BatchPer::Bit);
+    let one = in_pool(1, || run(&base, &s, &records, 40));
+    for (threads, micro) in [(2, 40), (5, 40), (2, 1), (3, 7)] {
+        let other = in_pool(threads, || run(&base, &s, &records, micro));
+        assert_eq!(one.1, other.1, "{threads} threads, {micro} records at once");
+    }
+}
+
+#[test]
+fn resuming_after_any_step_ends_in_the_same_bits() {
+    let base = weights(config(|_| ()), 7);
+    let records = records(&base.config, 40, 1);
+    let s = settings(&base, 1, |_| ());
+    let whole = run(&base, &s, &records, 8);
+    let secret = Secret::insecure(9);
+    let sha = checkpoint::tensors_sha256(&base);
+    let new = |releases| {
+        let (records, base) = (Sensitive::new(records.as_slice()), base.clone());
+        Trainer::new(Cpu::<f32>::new(), base, sha.clone(), s.clone(), releases, &secret, records, 8).unwrap()
+    };
+    let mut trainer = new(None);
+    while trainer.step().unwrap().is_some() {
+        trainer = new(Some(trainer.so_far().releases));
+    }
+    let resumed = trainer.finish(s.steps).unwrap();
+    assert_eq!(resumed.1, whole.1);
+}
+
+/// The mask and the directions are public: they are the same whatever the records are.
+#[test]
+fn the_mask_does_not_depend_on_the_data() {
+    let base = weights(config(|_| ()), 7);
+    let s = settings(&base, 1, |_| ());
+    let fires = |seed| {
+        let records = records(&base.config, 40, seed);
+        let secret = Secret::insecure(seed);
+        let records = Sensitive::new(records.as_slice());
+        let mut trainer =
+            Trainer::new(Cpu::<f32>::new(), base.clone(), "0".repeat(64), s.clone(), None, &secret, records, 8)
+                .unwrap();
+        let mut fires = Vec::new();
+        while let Some(step) = trainer.step().unwrap() {
+            fires.push((step.step, step.groups));
+        }
+        fires
+    };
+    assert_eq!(fires(1), fires(2));
+}
+
+/// Empty Poisson batches, vanishing and broken gradients: the public coin, never an abort.
+#[test]
+fn ties_take_the_public_coin() {
+    for c in [1, -1] {
+        assert_eq!(sign_or_coin(0.0, c), c);
+        assert_eq!(sign_or_coin(-0.0, c), c);
+        assert_eq!(sign_or_coin(f64::NAN, c), c);
+        assert_eq!(sign_or_coin(f64::INFINITY, c), c);
+        assert_eq!(sign_or_coin(f64::NEG_INFINITY, c), c);
+        assert_eq!((sign_or_coin(1e-300, c), sign_or_coin(-1e-300, c)), (1, -1));
+    }
+    let base = weights(config(|_| ()), 7);
+    // Records without a target have a gradient of zero: every bit must be the coin.
+    let silent = vec![Example::all(vec![3]); 40];
+    let s = settings(&base, 1, |_| ());
+    let (_, transcript) = run(&base, &s, &silent, 8);
+    let Releases::Bits(bits) = transcript.releases else { panic!("bits") };
+    let coins: Vec<i8> = s.fires(s.steps).iter().map(|&(step, g)| coin(s.seed, step, g)).collect();
+    assert_eq!(bits, coins);
+    assert!(coins.contains(&1) && coins.contains(&-1));
+    // Weights that overflow give no gradient that is a number.
+    let mut broken = base.clone();
+    broken.tensors[0].fill(1e38);
+    let (_, transcript) =
+        run(&broken, &settings(&base, 1, |s| s.route = Route::Direct).also_no_decay(), &silent_free(&base.config), 8);
+    assert!(matches!(transcript.releases, Releases::Bits(b) if b.iter().all(|b| [1, -1].contains(b))));
+}
+
+fn silent_free(config: &Config) -> Vec<Example> {
+    records(config, 40, 4)
+}
+
+trait NoDecay {
+    fn also_no_decay(self) -> Self;
+}
+
+impl NoDecay for Settings {
+    fn also_no_decay(mut self) -> Self {
+        self.weight_decay = 0.0;
+        self
+    }
+}
+
+#[test]
+fn true_gradients_are_what_the_ablation_sends() {
+    let base = weights(config(|_| ()), 7);
+    let records = records(&base.config, 40, 1);
+    let s = settings(&base, 100, |s| {
+        s.payload = Payload::TrueGradient;
+        s.route = Route::Direct;
+        s.weight_decay = 0.0;
+        s.sampler = Sampler::Uniform;
+        s.batch = 40;
+        s.sampling_rate = 1.0;
+        s.steps = 1;
+        s.epsilon = 10.0;
+    });
+    let (tuned, transcript) = run(&base, &s, &records, 7);
+    assert!(transcript.releases.is_empty());
+    let decoder = Decoder::new(Cpu::<f32>::new(), base.clone()).unwrap();
+    let batch = batches::batch(&records);
+    let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
+    decoder.backward(&batch, &batch.weights(Reduction::SampleMean), &mut sum);
+    for p in base.layout.ids() {
+        let g = decoder.backend.download(sum.get(p).unwrap()).unwrap();
+        for ((t, b), g) in tuned.tensors[p.0].iter().zip(&base.tensors[p.0]).zip(g) {
+            assert!((t - (b - s.learning_rate as f32 * g)).abs() < 1e-5);
+        }
+    }
+}
