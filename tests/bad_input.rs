@@ -7,9 +7,16 @@ use io_support::*;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// The verbs that read a checkpoint, and how each is called on the folder "model".
-const VERBS: &[(&str, &[&str])] =
-    &[("inspect", &["inspect", "--model", "model"]), ("inspect --json", &["inspect", "--model", "model", "--json"])];
+/// The verbs that read a checkpoint, and how each is called on the folder "model" and the records "good.jsonl".
+const VERBS: &[(&str, &[&str])] = &[
+    ("inspect", &["inspect", "--model", "model"]),
+    ("inspect --json", &["inspect", "--model", "model", "--json"]),
+    ("eval", &["eval", "--model", "model", "--data", "good.jsonl"]),
+    ("grad", &["grad", "--model", "model", "--data", "good.jsonl", "--out", "grads.safetensors"]),
+    ("generate", &["generate", "--model", "model", "--prompt-tokens", "1,2", "-n", "2"]),
+];
+
+const GOOD: &str = "{\"tokens\":[1,2,3]}\n";
 
 type Break = fn(&Path);
 
@@ -302,6 +309,7 @@ fn broken_checkpoints_are_refused_in_a_sentence() {
         let model = folder.path().join("model");
         copy_tiny(&model);
         make(&model);
+        std::fs::write(folder.path().join("good.jsonl"), GOOD).unwrap();
         let before = listing(folder.path());
         for (verb, args) in VERBS {
             let output = ferret(folder.path()).args(*args).output().unwrap();
@@ -315,10 +323,55 @@ fn broken_checkpoints_are_refused_in_a_sentence() {
 fn the_unbroken_checkpoint_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     copy_tiny(&folder.path().join("model"));
+    std::fs::write(folder.path().join("good.jsonl"), GOOD).unwrap();
     for (verb, args) in VERBS {
         let output = ferret(folder.path()).args(*args).output().unwrap();
         assert!(output.status.success(), "{verb}: {}", stderr(&output));
     }
+}
+
+#[test]
+fn bad_data_is_refused_in_a_sentence() {
+    for case in bad_data::CASES {
+        let folder = tempfile::tempdir().unwrap();
+        copy_tiny(&folder.path().join("model"));
+        let data = case.write(folder.path());
+        let before = listing(folder.path());
+        for (verb, more) in [("eval", &[][..]), ("grad", &["--out", "grads.safetensors"])] {
+            let output = ferret(folder.path())
+                .args([verb, "--model", "model", "--data"])
+                .arg(&data)
+                .args(more)
+                .output()
+                .unwrap();
+            assert_refused(&format!("{verb}, {}", case.what), &output, case.says);
+        }
+        assert!(listing(folder.path()) == before, "{}: something was written", case.what);
+    }
+}
+
+#[test]
+fn bad_requests_are_refused_in_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    copy_tiny(&folder.path().join("model"));
+    std::fs::write(folder.path().join("good.jsonl"), GOOD).unwrap();
+    let long = vec!["1"; 33].join(",");
+    let before = listing(folder.path());
+    for (args, says) in [
+        (vec!["generate", "--prompt-tokens", "1,101"], "101"),
+        (vec!["generate", "--prompt-tokens", &long], "32"),
+        (vec!["generate", "--prompt", "hello"], "no tokenizer"),
+        (vec!["generate", "--prompt-tokens", "1", "--temperature=-1"], "temperature"),
+        (vec!["generate", "--prompt-tokens", "1", "--temperature", "nan"], "temperature"),
+        (vec!["generate", "--prompt-tokens", "1", "--top-p", "0"], "top-p"),
+        (vec!["eval", "--data", "good.jsonl", "--stride", "0"], "stride"),
+        (vec!["grad", "--data", "good.jsonl", "--out", "no/such/folder/g.safetensors"], "no/such/folder"),
+        (vec!["grad", "--data", "good.jsonl", "--out", "model"], "model"),
+    ] {
+        let output = ferret(folder.path()).args(&args).args(["--model", "model"]).output().unwrap();
+        assert_refused(&format!("{args:?}"), &output, &[says]);
+    }
+    assert!(listing(folder.path()) == before);
 }
 
 #[test]

@@ -4,8 +4,8 @@ mod io_support;
 
 use ferret::model::Weights;
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
-use ferret::model::init::{self, Preset};
 use io_support::*;
+use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -131,24 +131,21 @@ fn shards_masks_tied_heads_and_bare_names() {
 }
 
 #[test]
-fn the_hash_sees_names_shapes_and_scalars() {
-    let weights = init::random(Preset::Tiny.config(), 1).unwrap();
-    let hash = checkpoint::tensors_sha256(&weights);
-    assert_eq!(hash.len(), 64);
-    let mut other = weights.clone();
-    other.tensors[4][7] = f32::from_bits(other.tensors[4][7].to_bits() ^ 1);
-    assert_ne!(checkpoint::tensors_sha256(&other), hash);
-    // The same scalars under another shape: width 64 in 4 blocks of another cut.
-    let mut reshaped = weights.clone();
-    let mut config = weights.config.clone();
-    config.positions = 64;
-    config.vocab = 320;
-    reshaped.layout = ferret::model::Layout::new(&config);
-    let (a, b) = (weights.tensors[0].len() + 64 * 64, weights.tensors[1].len() - 64 * 64);
-    let joined = [weights.tensors[0].as_slice(), &weights.tensors[1]].concat();
-    reshaped.tensors[0] = joined[..a].to_vec();
-    reshaped.tensors[1] = joined[a..a + b].to_vec();
-    assert_ne!(checkpoint::tensors_sha256(&reshaped), hash);
+fn the_hash_is_the_documented_one() {
+    let mut weights = load(&tiny()).weights;
+    let mut bytes = Vec::new();
+    for (name, shape, data) in weights.layout.specs().iter().zip(&weights.tensors).map(|(s, t)| (&s.name, &s.shape, t))
+    {
+        bytes.extend((name.len() as u64).to_le_bytes());
+        bytes.extend(name.as_bytes());
+        let sizes = [shape.len()].into_iter().chain(shape.iter().copied());
+        bytes.extend(sizes.flat_map(|n| (n as u64).to_le_bytes()));
+        bytes.extend(data.iter().flat_map(|x| x.to_le_bytes()));
+    }
+    let expected: String = Sha256::digest(&bytes).iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(checkpoint::tensors_sha256(&weights), expected);
+    weights.tensors[4][7] = f32::from_bits(weights.tensors[4][7].to_bits() ^ 1);
+    assert_ne!(checkpoint::tensors_sha256(&weights), expected);
 }
 
 #[test]

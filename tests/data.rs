@@ -43,6 +43,18 @@ fn byte_level_bpe() {
 }
 
 #[test]
+fn a_corpus_in_parts_gives_the_same_tokens() {
+    let (_folder, tokenizer) = bytes();
+    // Every run of blanks between every kind of neighbours.
+    let unit = "he 's  hel\n\n he\t 12 \u{a0} é\u{3000}- <|endoftext|> !\r\n he, \n x   ";
+    let text = unit.repeat(4000);
+    assert!(text.len() > 3 << 16);
+    for from in [0, 1, 3] {
+        assert!(tokenizer.encode_long(&text[from..]).unwrap() == tokenizer.encode(&text[from..]).unwrap(), "{from}");
+    }
+}
+
+#[test]
 fn streaming_gives_the_whole_text_and_no_broken_character() {
     let (_folder, tokenizer) = bytes();
     let text = "hello, 世界 😀 é<|endoftext|>!";
@@ -188,14 +200,15 @@ fn gpt2s_tokens() {
     let Some(shared) = shared() else { return };
     let [whole, pair] = gpt2(&shared);
     let text = std::fs::read_to_string(shared.join("data/wikitext-2/wiki.valid.raw")).unwrap();
-    let text: String = text.chars().take(100_000).collect();
+    let text: String = text.chars().take(300_000).collect();
     for tokenizer in [&whole, &pair] {
         assert_eq!(tokenizer.encode("Hello world").unwrap(), [15496, 995]);
         assert_eq!((tokenizer.len(), tokenizer.max_id()), (50257, 50256));
         assert_eq!(tokenizer.encode("a<|endoftext|>").unwrap(), [64, 50256]);
         assert_eq!(tokenizer.decode(&tokenizer.encode(&text).unwrap()).unwrap(), text);
     }
-    assert!(whole.encode(&text).unwrap() == pair.encode(&text).unwrap());
+    let ids = whole.encode(&text).unwrap();
+    assert!(ids == pair.encode(&text).unwrap() && ids == whole.encode_long(&text).unwrap());
 }
 
 #[test]
