@@ -18,11 +18,11 @@ pub mod normal;
 pub mod pld;
 pub mod rdp;
 pub mod spectrum;
-//pub mod statement;
+pub mod statement;
 
 pub use accountant::{Accountant, Bounds};
 pub use event::{Event, Fires};
 pub use guarantee::{Guarantee, Neighbours};
 pub use pld::Pld;
 pub use rdp::Rdp;
-//pub use statement::Statement;
+pub use statement::Statement;
