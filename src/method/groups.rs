@@ -125,7 +125,9 @@ mod tests {
     #[test]
     fn every_tensor_is_in_exactly_one_group_in_order() {
         let layout = layout(3, true);
-        for grouping in [Grouping::Bucket(1), Grouping::Bucket(8), Grouping::Count(2), Grouping::Count(7), Grouping::Bucket(1000)] {
+        for grouping in
+            [Grouping::Bucket(1), Grouping::Bucket(8), Grouping::Count(2), Grouping::Count(7), Grouping::Bucket(1000)]
+        {
             let groups = Groups::new(&layout, grouping).unwrap();
             let flat: Vec<_> = groups.members.iter().flatten().copied().collect();
             assert_eq!(flat, layout.ids().collect::<Vec<_>>(), "{grouping:?}");
@@ -139,7 +141,16 @@ mod tests {
     fn gpt2_has_148_tensors_and_the_variants_follow() {
         let layout = layout(12, true);
         let count = |m: &str| Groups::new(&layout, Grouping::of_method(m).unwrap()).unwrap().len();
-        assert_eq!([count("ferret-max"), count("ferret-half"), count("ferret-quarter"), count("ferret-eighth"), count("ferret-2")], [148, 74, 37, 19, 2]);
+        assert_eq!(
+            [
+                count("ferret-max"),
+                count("ferret-half"),
+                count("ferret-quarter"),
+                count("ferret-eighth"),
+                count("ferret-2")
+            ],
+            [148, 74, 37, 19, 2]
+        );
         assert_eq!(Grouping::of_method("dpsgd"), None);
     }
 

@@ -41,6 +41,17 @@ pub fn flip(epsilon: f64, delta: f64, sampling_rate: f64, fires: &[Fires]) -> Re
     })
 }
 
+/// The smallest setting near `start` at which `accountant` proves `epsilon` at `delta`.
+pub fn sufficient(
+    accountant: &dyn Accountant,
+    start: f64,
+    epsilon: f64,
+    delta: f64,
+    event: impl Fn(f64) -> Event,
+) -> Result<f64> {
+    Ok(boundary(start, 1e9, epsilon, &|x| Ok(accountant.epsilon(&event(x), delta)?.upper))?.1)
+}
+
 fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event) -> Result<Settings> {
     if !(epsilon > 0.0 && epsilon.is_finite()) {
         return Err(Error::Usage(format!("epsilon must be a positive number, found {epsilon}")));

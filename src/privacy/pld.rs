@@ -40,6 +40,13 @@ impl Default for Pld {
     }
 }
 
+impl Pld {
+    /// The upper bound on a lattice of this interval, with only a rough lower bound beside it.
+    pub fn at_interval(interval: f64) -> Self {
+        Self { tolerance: 1.0, largest_log2: 14, interval: Some(interval) }
+    }
+}
+
 impl Accountant for Pld {
     fn name(&self) -> &'static str {
         "PLD"
@@ -175,9 +182,9 @@ fn at_interval(
     let steps: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
     // The coarse lattice may carry the sum further out than the window says: leave it room.
     let points = (3.0 * window.width() + steps * h * h + 64.0 * h) / h;
-    if !(h > 0.0 && points < 4e6) {
+    if !(h > 0.0 && points < 1e6) {
         return Err(Error::Usage(format!(
-            "an interval of {h:e} takes {points:.0} lattice points here: it must be positive and leave at most 4e6"
+            "an interval of {h:e} takes {points:.0} lattice points here: it must be positive and leave at most 1e6"
         )));
     }
     let len = (points as usize).next_power_of_two().max(1 << 12);
