@@ -8,11 +8,12 @@ use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot, Sum};
 use ferret::method::ferret::run::sign_or_coin;
 use ferret::method::ferret::{
-    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Route, Sampler, Settings, Trainer, replay,
+    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Route, Settings, Trainer, replay,
 };
 use ferret::method::{Opening, Samples, Sensitive};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::{Schedule, Silent};
+use ferret::privacy::statement::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret, coin};
 
 /// Random records for `config`, some of them too short to have a target.

@@ -1,11 +1,13 @@
 //! The program: one file a verb. Each verb has its arguments and a `run`.
 
+pub mod account;
 pub mod common;
 pub mod eval;
 pub mod generate;
 pub mod grad;
 pub mod init;
 pub mod inspect;
+pub mod plan;
 pub mod replay;
 pub mod verify;
 
@@ -32,6 +34,8 @@ enum Command {
     Inspect(inspect::Args),
     Replay(replay::Args),
     Verify(verify::Args),
+    Plan(plan::Args),
+    Account(account::Args),
 }
 
 /// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
@@ -70,6 +74,8 @@ fn run(cli: Cli) -> Result<()> {
             Command::Inspect(args) => inspect::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Verify(args) => verify::run(args),
+            Command::Plan(args) => plan::run(args),
+            Command::Account(args) => account::run(args),
         },
     }
 }

@@ -4,8 +4,8 @@
 //! resumes, sees the same samples.
 
 use super::boundary::Sensitive;
-use super::ferret::Sampler;
 use crate::error::{Error, Result};
+use crate::privacy::statement::Sampler;
 use crate::rng::{Secret, SecretDomain};
 
 /// Draws samples of `records` records, `batch` of them in expectation.

@@ -1,1 +1,28 @@
 //! Events, accountants, guarantees and statements. Knows no tensors.
+//!
+//! What was released is an [`Event`](event::Event); what it costs is an [`Accountant`](accountant::Accountant)'s
+//! answer. [`rdp`] is the classical bound, [`pld`] composes the privacy-loss distribution and brackets epsilon from
+//! both sides, [`mi`] counts nats of mutual information, which are another unit altogether: see
+//! [`Guarantee`](guarantee::Guarantee).
+
+pub mod accountant;
+pub mod binomial;
+pub mod calibrate;
+pub mod curve;
+pub mod eq12;
+pub mod event;
+pub mod guarantee;
+pub mod lattice;
+pub mod mi;
+pub mod normal;
+pub mod pld;
+pub mod rdp;
+pub mod spectrum;
+pub mod statement;
+
+pub use accountant::{Accountant, Bounds};
+pub use event::{Event, Fires};
+pub use guarantee::{Guarantee, Neighbours};
+pub use pld::Pld;
+pub use rdp::Rdp;
+pub use statement::Statement;

@@ -2,7 +2,7 @@
 //!
 //! Which groups fire and along which direction follows from the seed ([`crate::rng`]); the optimizer's steps follow from the released
 //! bits ([`crate::optim`]). So a run *is* its [`Transcript`]: base model, [`Settings`], seed and bits. The trainer applies its own
-//! releases through the [`Replayer`], and [`replay`] does nothing else, so that trained and replayed weights cannot differ.
+//! releases through the [`Replayer`], and [`replay()`] does nothing else, so that trained and replayed weights cannot differ.
 
 pub mod grouping;
 pub mod replay;
@@ -13,5 +13,5 @@ pub mod transcript;
 pub use grouping::Grouping;
 pub use replay::{Released, Replayer, replay};
 pub use run::Trainer;
-pub use settings::{BatchPer, Engine, MaskKind, Payload, Release, Route, Sampler, Settings};
+pub use settings::{BatchPer, Engine, MaskKind, Payload, Release, Route, Settings};
 pub use transcript::{Releases, Transcript};

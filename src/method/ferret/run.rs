@@ -4,7 +4,7 @@
 //! and backward down to the lowest fired block.
 
 use super::replay::{Released, Replayer};
-use super::settings::{BatchPer, Engine, Payload, Release, Route, Sampler, Settings};
+use super::settings::{BatchPer, Engine, Payload, Release, Route, Settings};
 use super::transcript::{Releases, Transcript};
 use crate::backend::Backend;
 use crate::data::{Example, batches};
@@ -13,6 +13,7 @@ use crate::grad::{GroupDirection, GroupDot, Sum};
 use crate::method::{Held, Opening, Samples, Sensitive};
 use crate::model::{Batch, Decoder, ParamId, Reduction, Weights};
 use crate::optim::Silent;
+use crate::privacy::statement::Sampler;
 use crate::rng::{Secret, SecretDomain, coin};
 
 /// A run in progress.

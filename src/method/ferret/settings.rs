@@ -3,6 +3,7 @@
 use super::Grouping;
 use crate::error::{Error, Result};
 use crate::optim::{Schedule, Silent};
+use crate::privacy::statement::Sampler;
 use crate::rng::{Direction, Mask, plan_fires};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -60,19 +61,6 @@ pub enum Release {
         /// Standard deviation of the noise in units of C.
         dither: f64,
     },
-}
-
-/// How batches are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Sampler {
-    /// Every record by itself with probability s.
-    #[default]
-    Poisson,
-    /// A fixed number of records, any such set equally likely.
-    Uniform,
-    /// Epochs in random order.
-    Shuffle,
 }
 
 /// What has a batch of its own.

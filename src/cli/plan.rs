@@ -1,0 +1,210 @@
+//! `ferret plan`: what a run will release and spend, before any record is touched.
+
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::method::groups::{Grouping, Groups};
+use crate::model::{Layout, checkpoint};
+use crate::privacy::mi::{self, Plan, Request};
+use crate::privacy::{Accountant, Event, Fires, Pld, calibrate};
+use serde_json::json;
+
+/// What a private run will release and spend, before it starts.
+///
+/// For FERRET methods epsilon is a budget in nats of mutual information, and the plan shows the firing probability it buys; for
+/// dpsgd epsilon belongs to (epsilon, delta), and the plan shows the noise it needs. Steps are epochs times ceil(records / batch).
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  ferret plan --method ferret-max --epsilon 0.5 --records 10000 --batch 50 --epochs 5 --model openai-community/gpt2
+  ferret plan --method ferret-2 --epsilon 0.5 --records 10000 --batch 50 --epochs 5 --group-count 2 --json
+  ferret plan --method dpsgd --epsilon 0.5 --delta 1e-5 --records 10000 --batch 50 --epochs 5")]
+pub struct Args {
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret or dpsgd
+    #[arg(long)]
+    method: String,
+    /// Budget: nats of mutual information (FERRET), or the epsilon of (epsilon, delta) (dpsgd)
+    #[arg(long, value_name = "E")]
+    epsilon: f64,
+    /// Delta of (epsilon, delta); for FERRET, of what flips would buy
+    #[arg(long, value_name = "D", default_value_t = 1e-5)]
+    delta: f64,
+    /// Number of records N
+    #[arg(long, value_name = "N")]
+    records: u64,
+    /// Expected batch size B
+    #[arg(long, value_name = "B")]
+    batch: u64,
+    /// Passes over the records
+    #[arg(long, value_name = "N")]
+    epochs: u64,
+    /// Take the groups from this model: a folder in the Hugging Face layout, or a hub name
+    #[arg(long, value_name = "FOLDER|NAME", conflicts_with = "group_count")]
+    model: Option<String>,
+    /// Number of groups G, instead of a model
+    #[arg(long, value_name = "G")]
+    group_count: Option<u64>,
+    /// With --model: cut its tensors into so many groups
+    #[arg(long, value_name = "N", requires = "model", conflicts_with = "bucket")]
+    groups: Option<usize>,
+    /// With --model: so many consecutive tensors a group
+    #[arg(long, value_name = "N", requires = "model")]
+    bucket: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run the verb.
+pub fn run(args: Args) -> Result<()> {
+    match args.method.as_str() {
+        "dpsgd" => dpsgd(&args),
+        name if name == "ferret" || Grouping::of_method(name).is_some() => ferret(&args),
+        "nonprivate" | "signsgd" | "qsgd" => {
+            Err(Error::Usage(format!("{} has no privacy budget, so there is nothing to plan", args.method)))
+        }
+        other => Err(Error::Usage(format!(
+            "--method {other:?}: expected ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret or dpsgd"
+        ))),
+    }
+}
+
+fn dpsgd(args: &Args) -> Result<()> {
+    let steps = mi::steps(args.records, args.batch, args.epochs)?;
+    let rate = args.batch as f64 / args.records as f64;
+    let needed = calibrate::noise_multiplier(args.epsilon, args.delta, rate, steps)?;
+    let (rdp, pld) = (needed.rdp, needed.pld.upper);
+    if args.json {
+        let out = json!({
+            "noise_multiplier_rdp": rdp, "noise_multiplier_pld": pld, "steps": steps, "sampling_rate": rate,
+            "epsilon": args.epsilon, "delta": args.delta,
+        });
+        return fsio::print(&format!("{out}\n"));
+    }
+    fsio::print(&format!(
+        "dpsgd at ({}, {:e})-differential privacy, one record added or removed, Poisson sampling\n\
+         \x20 steps                    {steps}\n\
+         \x20 sampling rate            {rate}\n\
+         \x20 noise multiplier, RDP    {rdp:.4}\n\
+         \x20 noise multiplier, PLD    {pld:.4}   (proven to suffice; below {:.4} proven not to)\n",
+        args.epsilon, args.delta, needed.pld.lower
+    ))
+}
+
+fn ferret(args: &Args) -> Result<()> {
+    let groups = group_count(args)?;
+    let request =
+        Request { epsilon: args.epsilon, groups, records: args.records, batch: args.batch, epochs: args.epochs };
+    let plan = Plan::new(request)?;
+    let offers = offers(request, args.delta)?;
+    if args.json {
+        let mut out = serde_json::to_value(plan).map_err(|e| Error::Usage(e.to_string()))?;
+        out["would_buy"] = json!(offers);
+        return fsio::print(&format!("{out}\n"));
+    }
+    let mut text = format!("{} with a budget of {} nats of mutual information\n", args.method, args.epsilon);
+    let mut line = |name: &str, value: String| text += &format!("  {name:<42}{value}\n");
+    line("groups G", plan.groups.to_string());
+    line("steps T", plan.steps.to_string());
+    line("sampling rate s", plan.sampling_rate.to_string());
+    line("firing probability p", format!("{:.4e}", plan.p));
+    line("ceiling G T s ln 2", format!("{:.4} nats", plan.ceiling));
+    line("bits released, on average", format!("{:.1}", plan.expected_bits));
+    line("probability that a step fires", format!("{:.4}", plan.fire_probability));
+    line("without flips or noise", format!("(0, {:.4})-DP, Poisson sampling, and that is tight", plan.delta_zero));
+    line(
+        "mean membership advantage, at most",
+        format!("{:.4} in expectation, for coin-flip membership", plan.advantage_bound),
+    );
+    line("really spent", format!("{:.4} nats", plan.epsilon_spent));
+    if plan.clamped() {
+        text += &format!(
+            "\nThe budget is at or above the ceiling: every group fires at every step (p = 1), and {:.4} nats are spent, not {}.\n",
+            plan.epsilon_spent, args.epsilon
+        );
+    }
+    text += &format!(
+        "\nWhat other batch sizes would buy with the same records, epochs and nats: bits, and the epsilon of\n\
+         (epsilon, {:e})-DP if each bit has a batch of its own and is flipped with the probability above it\n\n  {:>6}  {:>8}  {:>10}",
+        args.delta, "batch", "bits", "(0, delta)"
+    );
+    for flip in FLIPS {
+        text += &format!("  {:>8}", format!("{} %", 100.0 * flip));
+    }
+    for o in &offers {
+        text += &format!("\n  {:>6}  {:>8}  {:>10.3}", o.batch, o.bits, o.delta_zero);
+        for f in &o.flips {
+            text += &format!("  {:>8.3}", f.epsilon);
+        }
+    }
+    text += "\n\nWhat other budgets would buy at this batch size\n\n    nats      bits  (0, delta)  advantage\n";
+    for epsilon in [0.1, 0.5, 1.0, 2.0, 8.0] {
+        let p = Plan::new(Request { epsilon, ..request })?;
+        let note = if p.clamped() { format!("  only {:.3} nats can be spent", p.epsilon_spent) } else { String::new() };
+        text += &format!(
+            "  {epsilon:>6}  {:>8.0}  {:>10.3}  {:>9.3}{note}\n",
+            p.expected_bits, p.delta_zero, p.advantage_bound
+        );
+    }
+    fsio::print(&text)
+}
+
+fn group_count(args: &Args) -> Result<u64> {
+    if let Some(count) = args.group_count {
+        return Ok(count);
+    }
+    let Some(model) = &args.model else {
+        return Err(Error::usage("the plan needs the number of groups: give --model or --group-count"));
+    };
+    let grouping = match (args.groups, args.bucket, Grouping::of_method(&args.method)) {
+        (Some(n), _, _) => Grouping::Count(n),
+        (None, Some(n), _) => Grouping::Bucket(n),
+        (None, None, Some(grouping)) => grouping,
+        (None, None, None) => return Err(Error::usage("--method ferret needs --groups or --bucket")),
+    };
+    let config = checkpoint::read_config(model)?;
+    Ok(Groups::new(&Layout::new(&config), grouping)?.len() as u64)
+}
+
+/// Flip probabilities the comparison shows.
+const FLIPS: [f64; 4] = [0.01, 0.02, 0.055, 0.13];
+
+/// What a batch size would buy.
+#[derive(Debug, serde::Serialize)]
+struct Offer {
+    batch: u64,
+    sampling_rate: f64,
+    bits: u64,
+    delta_zero: f64,
+    flips: Vec<Flip>,
+}
+
+/// Epsilon at the plan's delta for flipped bits.
+#[derive(Debug, serde::Serialize)]
+struct Flip {
+    flip: f64,
+    epsilon: f64,
+    delta: f64,
+}
+
+fn offers(request: Request, delta: f64) -> Result<Vec<Offer>> {
+    let mut batches: Vec<u64> = vec![1, 2, 5, 10, 20, 50, 100, request.batch];
+    batches.retain(|&b| b <= request.records);
+    batches.sort_unstable();
+    batches.dedup();
+    let pld = Pld::default();
+    batches
+        .into_iter()
+        .map(|batch| {
+            let plan = Plan::new(Request { batch, ..request })?;
+            let bits = plan.expected_bits.floor() as u64;
+            let flips = FLIPS
+                .into_iter()
+                .map(|flip| {
+                    let fires = vec![Fires { steps: bits, bits: 1 }];
+                    let event = Event::SubsampledRandomisedResponse { flip, sampling_rate: plan.sampling_rate, fires };
+                    Ok(Flip { flip, epsilon: pld.epsilon(&event, delta)?.upper, delta })
+                })
+                .collect::<Result<_>>()?;
+            Ok(Offer { batch, sampling_rate: plan.sampling_rate, bits, delta_zero: plan.delta_zero, flips })
+        })
+        .collect()
+}

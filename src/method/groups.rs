@@ -1,0 +1,176 @@
+//! Groups of parameter tensors: what fires, and is updated, together.
+//!
+//! Groups are runs of tensors in checkpoint order. A tied tensor has one id and so counts once.
+
+use crate::error::{Error, Result};
+use crate::model::layout::Place;
+use crate::model::{Layout, ParamId};
+
+/// How to cut the parameters into groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    /// So many consecutive tensors a group; the last may be smaller.
+    Bucket(usize),
+    /// So many groups, as equal in number of tensors as can be: the first ones are larger by one.
+    Count(usize),
+}
+
+impl Grouping {
+    /// The grouping of a FERRET variant: `ferret-max` one tensor a group, `ferret-half`, `ferret-quarter` and `ferret-eighth`
+    /// buckets of 2, 4 and 8 (so a half, a quarter, an eighth of MAX's groups), `ferret-2` two groups.
+    ///
+    /// The two groups of `ferret-2` are equal in tensors, not scalars, as the paper partitions tensors; the bits a
+    /// group costs do not depend on its size.
+    pub fn of_method(method: &str) -> Option<Self> {
+        Some(match method {
+            "ferret-max" => Self::Bucket(1),
+            "ferret-half" => Self::Bucket(2),
+            "ferret-quarter" => Self::Bucket(4),
+            "ferret-eighth" => Self::Bucket(8),
+            "ferret-2" => Self::Count(2),
+            _ => return None,
+        })
+    }
+}
+
+/// The groups of one decoder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// The tensors of each group, in checkpoint order.
+    pub members: Vec<Vec<ParamId>>,
+}
+
+impl Groups {
+    /// Cut `layout`'s parameters by `grouping`.
+    pub fn new(layout: &Layout, grouping: Grouping) -> Result<Self> {
+        let ids: Vec<ParamId> = layout.ids().collect();
+        let tensors = ids.len();
+        let members = match grouping {
+            Grouping::Bucket(0) | Grouping::Count(0) => {
+                return Err(Error::usage("groups and buckets must hold at least one tensor, found 0"));
+            }
+            Grouping::Bucket(size) => ids.chunks(size).map(<[_]>::to_vec).collect(),
+            Grouping::Count(count) if count > tensors => {
+                return Err(Error::Usage(format!(
+                    "{count} groups asked for, the model has {tensors} tensors: ask for at most {tensors}"
+                )));
+            }
+            Grouping::Count(count) => {
+                (0..count).map(|g| ids[split(g, count, tensors)..split(g + 1, count, tensors)].to_vec()).collect()
+            }
+        };
+        Ok(Self { members })
+    }
+
+    /// Number of groups G.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether there is no group at all.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Number of scalars d in `group`.
+    pub fn scalars(&self, layout: &Layout, group: usize) -> usize {
+        self.members[group].iter().map(|&id| layout.spec(id).len()).sum()
+    }
+
+    /// How far down backward must go for `group`: the lowest place any of its tensors is used at.
+    pub fn lowest(&self, layout: &Layout, group: usize) -> Place {
+        self.members[group].iter().map(|&id| layout.spec(id).place).min().unwrap_or(Place::Top)
+    }
+
+    /// The group each parameter belongs to, by id.
+    pub fn of_param(&self) -> Vec<usize> {
+        let mut out = vec![0; self.members.iter().map(Vec::len).sum()];
+        for (group, members) in self.members.iter().enumerate() {
+            for id in members {
+                out[id.0] = group;
+            }
+        }
+        out
+    }
+}
+
+/// Where group `g` of `count` starts among `n` tensors, when the first n mod count groups have one more.
+fn split(g: usize, count: usize, n: usize) -> usize {
+    g * (n / count) + g.min(n % count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Activation, Config};
+
+    fn layout(layers: usize, tied: bool) -> Layout {
+        Layout::new(&Config {
+            vocab: 50,
+            positions: 16,
+            width: 8,
+            layers,
+            heads: 2,
+            inner: 32,
+            norm_epsilon: 1e-5,
+            activation: Activation::GeluTanh,
+            tied,
+            scale_by_width: true,
+            scale_by_layer: false,
+            init_std: 0.02,
+            eos: None,
+        })
+    }
+
+    #[test]
+    fn every_tensor_is_in_exactly_one_group_in_order() {
+        let layout = layout(3, true);
+        for grouping in
+            [Grouping::Bucket(1), Grouping::Bucket(8), Grouping::Count(2), Grouping::Count(7), Grouping::Bucket(1000)]
+        {
+            let groups = Groups::new(&layout, grouping).unwrap();
+            let flat: Vec<_> = groups.members.iter().flatten().copied().collect();
+            assert_eq!(flat, layout.ids().collect::<Vec<_>>(), "{grouping:?}");
+            let total: usize = (0..groups.len()).map(|g| groups.scalars(&layout, g)).sum();
+            assert_eq!(total, layout.scalars());
+            assert!(groups.members.iter().all(|m| !m.is_empty()));
+        }
+    }
+
+    #[test]
+    fn gpt2_has_148_tensors_and_the_variants_follow() {
+        let layout = layout(12, true);
+        let count = |m: &str| Groups::new(&layout, Grouping::of_method(m).unwrap()).unwrap().len();
+        assert_eq!(
+            [
+                count("ferret-max"),
+                count("ferret-half"),
+                count("ferret-quarter"),
+                count("ferret-eighth"),
+                count("ferret-2")
+            ],
+            [148, 74, 37, 19, 2]
+        );
+        assert_eq!(Grouping::of_method("dpsgd"), None);
+    }
+
+    #[test]
+    fn sizes_differ_by_at_most_one_and_bad_counts_are_refused() {
+        let layout = layout(1, false);
+        let sizes: Vec<_> = Groups::new(&layout, Grouping::Count(4)).unwrap().members.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [5, 4, 4, 4]);
+        for bad in [Grouping::Bucket(0), Grouping::Count(0), Grouping::Count(18)] {
+            assert!(Groups::new(&layout, bad).is_err());
+        }
+    }
+
+    #[test]
+    fn backward_goes_as_far_as_the_lowest_member() {
+        let layout = layout(2, true);
+        let groups = Groups::new(&layout, Grouping::Bucket(12)).unwrap();
+        let lowest: Vec<_> = (0..groups.len()).map(|g| groups.lowest(&layout, g)).collect();
+        assert_eq!(lowest, [Place::Embedding, Place::Block(0), Place::Block(1)]);
+        assert_eq!(groups.of_param()[0], 0);
+        assert_eq!(groups.of_param()[layout.len() - 1], 2);
+    }
+}

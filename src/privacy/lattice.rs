@@ -1,0 +1,287 @@
+//! A privacy curve pressed onto a lattice of losses, from above or from below.
+//!
+//! A pair whose losses lie on the multiples of h has a curve H that is linear in t = e^l between the points t_j = e^(jh),
+//! and every convex, falling, piecewise linear function between max(1 - t, 0) and 1 is such a pair's curve. So
+//! - the chords of H through the lattice points give a pair that dominates (connect the dots: Doroshenko, Ghazi,
+//!   Kamath, Kumar and Manurangsi), and
+//! - any such function below H gives a pair that is dominated.
+//!
+//! Both are second order in h. The jump of the slope at t_j is the Q mass there, t_j times it the P mass. Far from
+//! l = 0 only every second, fourth, ... lattice point is used: a subset of the points is as rigorous as all of them.
+//!
+//! The greatest convex minorant through all points repairs rounding: it stays above the true curve if the points do (H
+//! itself is a convex minorant), and below it if the chords between the points do.
+
+use super::curve::Curve;
+
+/// Losses beyond this count as infinite: e^700 is the end of f64, and no epsilon near it means anything.
+pub const LARGEST_LOSS: f64 = 700.0;
+
+/// The privacy-loss distribution of one step on multiples of `step`, under P.
+#[derive(Clone, Debug)]
+pub struct Lattice {
+    /// The spacing h.
+    pub step: f64,
+    /// (j, ln of the P mass at the loss j h), j rising.
+    pub atoms: Vec<(i64, f64)>,
+    /// P mass at an infinite loss.
+    pub infinite: f64,
+}
+
+/// How far and how finely to look.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    /// The spacing h.
+    pub step: f64,
+    /// Every lattice point up to |j| = `core`, then ever sparser: `core` points in every octave.
+    pub core: i64,
+    /// H may be cut off where it is below this.
+    pub tail: f64,
+}
+
+/// A point of the curve: H at index >= 0, W = H - (1 - t) at index <= 0 (at 0 they are the same).
+#[derive(Clone, Copy, Debug)]
+struct Point {
+    index: i64,
+    value: f64,
+}
+
+/// t = 0, where every W is 0.
+const ORIGIN: Point = Point { index: i64::MIN, value: 0.0 };
+
+impl Lattice {
+    /// A pair that dominates `curve`'s.
+    pub fn pessimistic(curve: &Curve, grid: Grid) -> Self {
+        let points: Vec<Point> = grid.indices(curve).into_iter().map(|j| grid.point(curve, j, 1.0)).collect();
+        let infinite = points.last().map_or(0.0, |p| p.value);
+        Self { step: grid.step, atoms: masses(&minorant(&points, grid.step), grid.step), infinite }
+    }
+
+    /// A pair that `curve`'s dominates.
+    ///
+    /// Between two lattice points a chord lies above H by at most (t_(j+1) - t_j) Q(cell) / 4; lowering both ends by as much
+    /// puts it below. Where that would leave max(1 - t, 0) the function starts (and ends) on it, along a line
+    /// no steeper than H at that point, which is below H because H is convex.
+    pub fn optimistic(curve: &Curve, grid: Grid) -> Self {
+        let h = grid.step;
+        let indices = grid.indices(curve);
+        let at = |j: i64| j as f64 * h;
+        let chord: Vec<f64> = indices
+            .windows(2)
+            .map(|w| 0.25 * width(w[0], w[1], h) * curve.between(at(w[0]), at(w[1])) * (1.0 + 1e-12))
+            .collect();
+        let mut points: Vec<Point> = indices.iter().map(|&j| grid.point(curve, j, -1.0)).collect();
+        for (k, p) in points.iter_mut().enumerate() {
+            let left = if k > 0 { chord[k - 1] } else { 0.0 };
+            p.value -= left.max(chord.get(k).copied().unwrap_or(0.0));
+        }
+        let zero = indices.partition_point(|&j| j < 0);
+        let trivial = Self { step: h, atoms: vec![(0, 0.0)], infinite: 0.0 };
+        if points[zero].value <= 0.0 || zero == 0 || zero + 1 >= points.len() {
+            return trivial;
+        }
+        let mut first = (0..zero).rev().find(|&k| points[k].value <= 0.0).unwrap_or(0);
+        loop {
+            let rise = curve.below(at(indices[first])) * width(indices[first], indices[first + 1], h);
+            points[first].value = 0.0;
+            if rise > 0.0 {
+                points[first + 1].value = points[first + 1].value.min(rise);
+                break;
+            }
+            first += 1;
+            if first >= zero {
+                return trivial;
+            }
+        }
+        let mut last = (zero + 1..points.len()).find(|&k| points[k].value <= 0.0).unwrap_or(points.len() - 1);
+        loop {
+            let fall = curve.above(at(indices[last])) * width(indices[last - 1], indices[last], h);
+            points[last].value = 0.0;
+            if fall > 0.0 {
+                points[last - 1].value = points[last - 1].value.min(fall);
+                break;
+            }
+            last -= 1;
+            if last <= zero {
+                return trivial;
+            }
+        }
+        Self { step: h, atoms: masses(&minorant(&points[first..=last], h), h), infinite: 0.0 }
+    }
+}
+
+impl Grid {
+    /// The lattice points in use, from where W has died out to where H has.
+    fn indices(&self, curve: &Curve) -> Vec<i64> {
+        let reach = |dead: &dyn Fn(f64) -> bool| {
+            let end = ((LARGEST_LOSS / self.step) as i64).max(1);
+            let mut j = 1;
+            while j < end && !dead(j as f64 * self.step) {
+                j *= 2;
+            }
+            let (mut alive, mut over) = (j / 2, j.min(end));
+            while over - alive > 1 + over / self.core {
+                let mid = alive + (over - alive) / 2;
+                if dead(mid as f64 * self.step) { over = mid } else { alive = mid }
+            }
+            over
+        };
+        let high = reach(&|l| curve.stick(l).0 <= self.tail);
+        let low =
+            reach(&|l| curve.below(-l) * (-l).exp() <= 1e-3 * self.tail.sqrt().min(1e-6) && curve.rest(-l).0 <= 1e-9);
+        let side = |end: i64| {
+            let mut out = Vec::new();
+            let mut j = 1;
+            while j < end {
+                out.push(j);
+                let octave = (j / self.core).max(1).ilog2();
+                j = ((j >> octave) + 1) << octave;
+            }
+            out.push(end);
+            out
+        };
+        let mut all: Vec<i64> = side(low).into_iter().rev().map(|j| -j).collect();
+        all.push(0);
+        all.extend(side(high));
+        all
+    }
+
+    fn point(&self, curve: &Curve, index: i64, sign: f64) -> Point {
+        let l = index as f64 * self.step;
+        let (value, error) = if index >= 0 { curve.stick(l) } else { curve.rest(l) };
+        Point { index, value: value + sign * error }
+    }
+}
+
+/// t_k - t_i.
+fn width(i: i64, k: i64, h: f64) -> f64 {
+    if i == i64::MIN { (k as f64 * h).exp() } else { (i as f64 * h).exp() * ((k - i) as f64 * h).exp_m1() }
+}
+
+/// Slope of H, or, where both ends are at t <= 1, of W: kept apart so that small masses keep their digits.
+#[derive(Clone, Copy)]
+struct Slope {
+    value: f64,
+    of_rest: bool,
+}
+
+impl Slope {
+    fn new(a: Point, b: Point, h: f64) -> Self {
+        let run = width(a.index, b.index, h);
+        if b.index <= 0 {
+            return Self { value: (b.value - a.value) / run, of_rest: true };
+        }
+        let start = match a.index {
+            i64::MIN => 1.0,
+            i if i < 0 => a.value - (i as f64 * h).exp_m1(),
+            _ => a.value,
+        };
+        Self { value: (b.value - start) / run, of_rest: false }
+    }
+
+    /// `self` - `before`.
+    fn minus(self, before: Slope) -> f64 {
+        match (self.of_rest, before.of_rest) {
+            (false, true) => self.value - (before.value - 1.0),
+            _ => self.value - before.value,
+        }
+    }
+}
+
+/// The greatest convex function below all points, from t = 0 on, as the points where it bends.
+fn minorant(points: &[Point], h: f64) -> Vec<Point> {
+    let mut hull = vec![ORIGIN];
+    for &p in points {
+        while let [.., a, b] = hull[..] {
+            if Slope::new(b, p, h).minus(Slope::new(a, b, h)) > 0.0 {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(p);
+    }
+    hull
+}
+
+/// ln of the P mass at each bend; to the right of the last H is constant.
+fn masses(hull: &[Point], h: f64) -> Vec<(i64, f64)> {
+    let flat = Slope { value: 0.0, of_rest: false };
+    (1..hull.len())
+        .filter_map(|k| {
+            let left = Slope::new(hull[k - 1], hull[k], h);
+            let right = hull.get(k + 1).map_or(flat, |&next| Slope::new(hull[k], next, h));
+            let jump = right.minus(left);
+            (jump > 0.0).then(|| (hull[k].index, jump.ln() + hull[k].index as f64 * h))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::curve::Direction;
+    use super::super::event::Step;
+    use super::*;
+
+    /// H of the lattice pair at e^l.
+    fn stick(lattice: &Lattice, l: f64) -> f64 {
+        let finite =
+            lattice.atoms.iter().map(|&(j, m)| m.exp() * -(l - j as f64 * lattice.step).min(0.0).exp_m1()).sum::<f64>();
+        finite + lattice.infinite
+    }
+
+    fn steps() -> Vec<Step> {
+        vec![
+            Step::Gaussian { noise_multiplier: 1.0, sampling_rate: 0.005 },
+            Step::Gaussian { noise_multiplier: 0.5, sampling_rate: 0.3 },
+            Step::Gaussian { noise_multiplier: 3.0, sampling_rate: 1.0 },
+            Step::Response { flip: 0.055, sampling_rate: 0.005, bits: 1 },
+            Step::Response { flip: 0.2, sampling_rate: 0.5, bits: 3 },
+        ]
+    }
+
+    #[test]
+    fn the_lattice_curves_enclose_the_true_one_between_the_lattice_points_too() {
+        for step in steps() {
+            for direction in [Direction::Remove, Direction::Add] {
+                let curve = Curve::new(step, direction);
+                let grid = Grid { step: 0.37 * curve.scale(), core: 64, tail: 1e-14 };
+                let (high, low) = (Lattice::pessimistic(&curve, grid), Lattice::optimistic(&curve, grid));
+                for i in 0..4000 {
+                    let l = curve.scale() * 0.01 * f64::from(i) * 1.003_f64.powi(i / 4);
+                    let (truth, error) = curve.stick(l);
+                    let slack = 2.0 * error + 1e-13 * truth + 1e-16;
+                    assert!(
+                        stick(&high, l) >= truth - slack,
+                        "{step:?} {direction:?} l = {l}: above {} < {truth}",
+                        stick(&high, l)
+                    );
+                    assert!(
+                        stick(&low, l) <= truth + slack,
+                        "{step:?} {direction:?} l = {l}: below {} > {truth}",
+                        stick(&low, l)
+                    );
+                }
+                assert!(
+                    stick(&low, 0.0) > 0.5 * curve.stick(0.0).0,
+                    "{step:?} {direction:?}: the lower curve is trivial"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_lattice_masses_are_probabilities() {
+        for step in steps() {
+            for direction in [Direction::Remove, Direction::Add] {
+                let curve = Curve::new(step, direction);
+                let grid = Grid { step: 0.1 * curve.scale(), core: 256, tail: 1e-14 };
+                for lattice in [Lattice::pessimistic(&curve, grid), Lattice::optimistic(&curve, grid)] {
+                    let total = lattice.atoms.iter().map(|(_, m)| m.exp()).sum::<f64>() + lattice.infinite;
+                    let q: f64 = lattice.atoms.iter().map(|&(j, m)| (m - j as f64 * lattice.step).exp()).sum();
+                    assert!((total - 1.0).abs() < 1e-8, "{step:?} {direction:?}: P sums to {total}");
+                    assert!(q <= 1.0 + 1e-8, "{step:?} {direction:?}: Q sums to {q}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! FERRET's budget in nats of mutual information.
+//!
+//! A fired group releases one bit, at most ln 2 nats; a record is in its batch with probability s; the chain rule adds
+//! over groups and steps. So a run with firing probability p spends at most G T s p ln 2 nats on any one record, and
+//! once K bits have been released, s K ln 2. Nats of mutual information are not (eps, delta).
+
+use crate::error::{Error, Result};
+use std::f64::consts::LN_2;
+
+/// What a plan starts from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Request {
+    /// Budget in nats of mutual information.
+    pub epsilon: f64,
+    /// Groups G.
+    pub groups: u64,
+    /// Records N, taken as public.
+    pub records: u64,
+    /// Expected batch size B.
+    pub batch: u64,
+    /// Passes over the records.
+    pub epochs: u64,
+}
+
+/// FERRET's plan: known before any record is touched.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Plan {
+    /// Groups G.
+    pub groups: u64,
+    /// Steps T.
+    pub steps: u64,
+    /// s = B / N.
+    pub sampling_rate: f64,
+    /// Firing probability p* = epsilon / (G T s ln 2), at most 1.
+    pub p: f64,
+    /// G T s ln 2, what p = 1 spends.
+    pub ceiling: f64,
+    /// G T p.
+    pub expected_bits: f64,
+    /// Probability 1 - (1-p)^G that a step fires at all.
+    pub fire_probability: f64,
+    /// The undithered release is (0, this)-DP: 1 - (1 - s P_fire)^T.
+    pub delta_zero: f64,
+    /// sqrt(epsilon / B): mean membership advantage, in expectation over coin-flip membership.
+    pub advantage_bound: f64,
+    /// Nats really planned to be spent: epsilon, or the ceiling if that is lower.
+    pub epsilon_spent: f64,
+}
+
+/// Steps of `epochs` passes over `records` in batches of `batch`: epochs times ceil(N / B).
+///
+/// With Poisson batches of rate B/N a pass is N/B steps on average; rounding up makes it never less than the passes asked for,
+/// and agrees with the shuffled sampler, whose last batch of a pass may be short.
+pub fn steps(records: u64, batch: u64, epochs: u64) -> Result<u64> {
+    if batch == 0 || records == 0 || batch > records {
+        return Err(Error::Usage(format!(
+            "a batch of {batch} from {records} records: the batch must have at least one record and at most all of them"
+        )));
+    }
+    records.div_ceil(batch).checked_mul(epochs).ok_or_else(|| Error::usage("more steps than 64 bits can count"))
+}
+
+/// Nats charged to any one record for `bits` released bits on batches of rate `sampling_rate`.
+pub fn charge(sampling_rate: f64, bits: u64) -> f64 {
+    sampling_rate * bits as f64 * LN_2
+}
+
+impl Plan {
+    /// The largest firing probability within the budget.
+    pub fn new(request: Request) -> Result<Self> {
+        let Request { epsilon, groups, records, batch, epochs } = request;
+        if !(epsilon > 0.0 && epsilon.is_finite()) {
+            return Err(Error::Usage(format!("epsilon must be a positive number of nats, found {epsilon}")));
+        }
+        let steps = steps(records, batch, epochs)?;
+        if groups == 0 || steps == 0 {
+            return Err(Error::Usage(format!("{groups} groups over {steps} steps: both must be at least 1")));
+        }
+        let sampling_rate = batch as f64 / records as f64;
+        let slots = groups as f64 * steps as f64;
+        let ceiling = slots * sampling_rate * LN_2;
+        let p = (epsilon / ceiling).min(1.0);
+        let fire_probability = complement_of_power(p, groups);
+        let epsilon_spent = epsilon.min(ceiling);
+        Ok(Self {
+            groups,
+            steps,
+            sampling_rate,
+            p,
+            ceiling,
+            expected_bits: slots * p,
+            fire_probability,
+            delta_zero: delta_zero(sampling_rate, fire_probability, steps),
+            advantage_bound: (epsilon_spent / batch as f64).sqrt(),
+            epsilon_spent,
+        })
+    }
+
+    /// Whether the budget was above the ceiling, so that p is 1 and less is spent than asked for.
+    pub fn clamped(&self) -> bool {
+        self.p >= 1.0
+    }
+}
+
+/// 1 - (1 - s P_fire)^T: the probability that a record was in some batch that released anything. The release without
+/// flips or noise is (0, this)-DP, and that is tight.
+pub fn delta_zero(sampling_rate: f64, fire_probability: f64, steps: u64) -> f64 {
+    complement_of_power(sampling_rate * fire_probability, steps)
+}
+
+/// The same for `fired` steps that are known to have fired: 1 - (1 - s)^fired.
+pub fn delta_zero_realised(sampling_rate: f64, fired: u64) -> f64 {
+    complement_of_power(sampling_rate, fired)
+}
+
+/// 1 - (1 - x)^n without cancellation.
+fn complement_of_power(x: f64, n: u64) -> f64 {
+    if x >= 1.0 { if n > 0 { 1.0 } else { 0.0 } } else { -(n as f64 * (-x).ln_1p()).exp_m1() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(epsilon: f64, groups: u64) -> Plan {
+        Plan::new(Request { epsilon, groups, records: 10_000, batch: 50, epochs: 5 }).unwrap()
+    }
+
+    #[test]
+    fn the_papers_figures_come_out() {
+        for (epsilon, bits, delta, advantage) in
+            [(0.1, 29.0, 0.13, 0.045), (0.5, 144.0, 0.49, 0.10), (1.0, 289.0, 0.71, 0.14), (2.0, 577.0, 0.89, 0.20)]
+        {
+            let p = plan(epsilon, 200);
+            assert_eq!((p.steps, p.sampling_rate), (1000, 0.005));
+            assert_eq!(p.expected_bits.round(), bits);
+            assert!((p.delta_zero - delta).abs() < 0.005, "{}", p.delta_zero);
+            assert!((p.advantage_bound - advantage).abs() < 0.005);
+            assert_eq!(p.epsilon_spent, epsilon);
+        }
+        for (groups, ceiling, p) in [(200, 693.0, 7.2e-4), (100, 347.0, 1.4e-3), (50, 173.0, 2.9e-3), (2, 6.93, 0.072)]
+        {
+            let plan = plan(0.5, groups);
+            approx::assert_relative_eq!(plan.ceiling, ceiling, max_relative = 2e-3);
+            approx::assert_relative_eq!(plan.p, p, max_relative = 0.035);
+        }
+    }
+
+    #[test]
+    fn a_budget_above_the_ceiling_is_clamped_and_said() {
+        let p = Plan::new(Request { epsilon: 2.0, groups: 2, records: 10_000, batch: 50, epochs: 1 }).unwrap();
+        assert!(p.clamped() && p.p == 1.0 && p.fire_probability == 1.0);
+        approx::assert_relative_eq!(p.epsilon_spent, 2.0 * LN_2, max_relative = 1e-12);
+        approx::assert_relative_eq!(charge(p.sampling_rate, 400), p.ceiling, max_relative = 1e-12);
+        assert!(!plan(0.5, 200).clamped());
+    }
+
+    #[test]
+    fn records_that_do_not_divide_round_each_pass_up() {
+        assert_eq!(steps(101, 50, 2).unwrap(), 6);
+        assert!(steps(10, 11, 1).is_err() && steps(10, 0, 1).is_err());
+    }
+}

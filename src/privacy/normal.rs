@@ -1,0 +1,83 @@
+//! The normal distribution's tails, to full relative accuracy, and the Gaussian mechanism's hockey-stick divergence.
+
+use std::f64::consts::{PI, SQRT_2};
+
+/// Density of the standard normal.
+pub fn density(x: f64) -> f64 {
+    (-0.5 * x * x).exp() / (2.0 * PI).sqrt()
+}
+
+/// P(Z > x) of a standard normal Z.
+pub fn above(x: f64) -> f64 {
+    0.5 * libm::erfc(x / SQRT_2)
+}
+
+/// Mills' ratio P(Z > x) / density(x).
+///
+/// From x = 5 on by the continued fraction 1/(x + 1/(x + 2/(x + 3/(x + ...)))), whose sixtieth convergent is exact in f64.
+pub fn mills(x: f64) -> f64 {
+    if x < 5.0 {
+        return above(x) / density(x);
+    }
+    let mut tail = x;
+    for k in (1..=60).rev() {
+        tail = x + f64::from(k) / tail;
+    }
+    1.0 / tail
+}
+
+/// ln P(Z > x), without underflow.
+pub fn ln_above(x: f64) -> f64 {
+    if x < 5.0 { above(x).ln() } else { mills(x).ln() - 0.5 * x * x - 0.5 * (2.0 * PI).ln() }
+}
+
+/// Hockey-stick divergence of N(1, sigma^2) from N(0, sigma^2) at e^l, l >= 0, and a bound on its rounding error.
+///
+/// H = P(Z > u) - e^l P(Z > v), u = sigma l - 1/(2 sigma), v = sigma l + 1/(2 sigma). As density(u) = e^l density(v),
+/// the second term is density(u) mills(v); for u > 0 the first is density(u) mills(u), so that far tails keep their digits.
+pub fn hockey_stick(sigma: f64, l: f64) -> (f64, f64) {
+    let (u, v) = (sigma * l - 0.5 / sigma, sigma * l + 0.5 / sigma);
+    let first = if u > 0.0 { density(u) * mills(u) } else { above(u) };
+    let second = density(u) * mills(v);
+    let error = f64::EPSILON * (16.0 + 2.0 * u.abs() * v) * (first + second);
+    ((first - second).max(0.0), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mills_ratio_is_smooth_where_its_two_forms_meet_and_tends_to_one_over_x() {
+        let at = |x: f64| above(x) / density(x);
+        for x in [5.0, 6.0, 8.0, 12.0] {
+            approx::assert_relative_eq!(mills(x), at(x), max_relative = 1e-12);
+        }
+        approx::assert_relative_eq!(mills(1e4) * 1e4, 1.0, max_relative = 1e-7);
+        approx::assert_relative_eq!(ln_above(40.0), -804.608_442_013_754, max_relative = 1e-12);
+    }
+
+    #[test]
+    fn hockey_stick_integrates_its_own_slope() {
+        // dH/dl = -e^l P(Z > v): Simpson's rule over the slope against the difference of the values.
+        for (sigma, a, b) in [(1.0, 0.0, 1.0), (0.3, 2.0, 9.0), (5.0, 0.1, 0.9)] {
+            let slope = |l: f64| -l.exp() * above(sigma * l + 0.5 / sigma);
+            let n = 2000;
+            let w = (b - a) / n as f64;
+            let integral: f64 = (0..=n)
+                .map(|i| {
+                    let weight = if i == 0 || i == n {
+                        1.0
+                    } else if i % 2 == 1 {
+                        4.0
+                    } else {
+                        2.0
+                    };
+                    weight * slope(a + i as f64 * w) * w / 3.0
+                })
+                .sum();
+            let difference = hockey_stick(sigma, b).0 - hockey_stick(sigma, a).0;
+            approx::assert_relative_eq!(integral, difference, max_relative = 1e-9);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The privacy-loss-distribution accountant: epsilon enclosed from both sides.
+//!
+//! Each kind of step is pressed onto a [lattice](super::lattice) of losses from above and from below, the steps are
+//! [composed](super::spectrum) by FFT, in both directions of the neighbouring relation, and the lattice is refined until the two
+//! answers are close or a second's work is used up; the bounds hold either way.
+//!
+//! Single bits with a batch each need none of this: see [`binomial`](super::binomial).
+//!
+//! What is bounded and charged: discretisation, truncated tails, FFT round-off and wrap-around, rounding of masses
+//! and losses. What is taken on trust: that `libm`'s erfc and the system's exp and ln are good to the last few bits. For
+//! that a share of delta, [`RESERVE`], is set aside on both sides.
+
+use super::accountant::{Accountant, Bounds, check_delta};
+use super::binomial;
+use super::curve::{Curve, Direction};
+use super::event::{Event, Step};
+use super::lattice::{Grid, LARGEST_LOSS, Lattice};
+use super::spectrum::{Found, Parts, Side, Window};
+use crate::error::{Error, Result};
+use rustfft::FftPlanner;
+
+/// The upper bound is epsilon at delta (1 - RESERVE), the lower at delta (1 + RESERVE).
+pub const RESERVE: f64 = 1.5e-3;
+
+/// Accountant by privacy-loss distributions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pld {
+    /// Refine until upper - lower is below this share of upper.
+    pub tolerance: f64,
+    /// The longest FFT is 2 to this.
+    pub largest_log2: u32,
+    /// Press the losses onto multiples of this from above instead of refining: what libraries with a fixed interval do
+    /// (dp_accounting: `value_discretization_interval`). Coarser, so the upper bound is higher; the lower is not affected.
+    pub interval: Option<f64>,
+}
+
+impl Default for Pld {
+    fn default() -> Self {
+        Self { tolerance: 1e-3, largest_log2: 18, interval: None }
+    }
+}
+
+impl Pld {
+    /// The upper bound on a lattice of this interval, with only a rough lower bound beside it.
+    pub fn at_interval(interval: f64) -> Self {
+        Self { tolerance: 1.0, largest_log2: 14, interval: Some(interval) }
+    }
+}
+
+impl Accountant for Pld {
+    fn name(&self) -> &'static str {
+        "PLD"
+    }
+
+    fn epsilon(&self, event: &Event, delta: f64) -> Result<Bounds> {
+        check_delta(delta)?;
+        let steps = event.steps()?;
+        if steps.is_empty() {
+            return Ok(Bounds { lower: 0.0, upper: 0.0 });
+        }
+        if let [(Step::Response { flip, sampling_rate, bits: 1 }, count)] = steps[..] {
+            if count <= binomial::MOST {
+                return Ok(binomial::epsilon(flip, sampling_rate, count, delta));
+            }
+        }
+        let mut planner = FftPlanner::new();
+        let mut sides = Vec::new();
+        for direction in [Direction::Remove, Direction::Add] {
+            let curves: Vec<(Curve, u64)> = steps.iter().map(|&(s, c)| (Curve::new(s, direction), c)).collect();
+            let window = aim(&curves, delta, self.largest_log2, &mut planner);
+            sides.push((curves, window, Bounds { lower: 0.0, upper: f64::INFINITY }));
+        }
+        let worst = |sides: &[(_, _, Bounds)]| Bounds {
+            lower: sides.iter().map(|s| s.2.lower).fold(0.0, f64::max),
+            upper: sides.iter().map(|s| s.2.upper).fold(0.0, f64::max),
+        };
+        let count: f64 = steps.iter().map(|(_, c)| *c as f64).sum();
+        let start = sides.iter().map(|s| shortest(&s.1, count, 14, self.largest_log2)).max().unwrap_or(14);
+        for log2 in (start..=self.largest_log2.max(start)).step_by(2) {
+            let floor = worst(&sides).lower;
+            for (curves, window, bounds) in sides.iter_mut().filter(|s| s.2.upper > floor) {
+                let new = enclose(curves, window, 1 << log2, delta, &mut planner);
+                bounds.lower = bounds.lower.max(new.lower);
+                bounds.upper = bounds.upper.min(new.upper);
+            }
+            let all = worst(&sides);
+            let meaningless = all.upper.is_finite() && all.upper > LARGEST_LOSS;
+            if meaningless || all.upper - all.lower <= self.tolerance * all.upper {
+                break;
+            }
+        }
+        let mut bounds = worst(&sides);
+        if let Some(h) = self.interval {
+            bounds.upper = 0.0;
+            for (curves, window, _) in &sides {
+                bounds.upper = bounds.upper.max(at_interval(curves, window, h, delta, &mut planner)?);
+            }
+        }
+        if !bounds.upper.is_finite() {
+            return Err(out_of_reach(&steps, delta));
+        }
+        Ok(bounds)
+    }
+}
+
+/// Find a tilt and the window the tilted sum lives in.
+///
+/// A first, coarse answer for epsilon tells which tilts serve: at θ the charges are e^(K(θ) - θ ε) / delta times larger, relative
+/// to delta, than in the tilted sum. Round-off allows factors of many thousands, so of the tilts it allows the one with
+/// the narrowest window is taken: strong tilts carry far into the tail, and the window with them.
+fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32, planner: &mut FftPlanner<f64>) -> Window {
+    let rough = press(curves, None, 256, delta, Side::Upper);
+    let steps: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
+    let strongest = rough.chernoff_tilt(delta);
+    let narrowest = |epsilon: f64, from: f64| {
+        let factor = |tilt: f64| rough.cumulant(tilt)[0] - tilt * epsilon - delta.ln();
+        let window = |tilt: f64| rough.window(tilt, factor(tilt).max(0.0) + 12.0);
+        let mut best = window(from);
+        for k in [2, 4] {
+            let tilt = from * 0.5_f64.powi(k);
+            if factor(tilt) + (steps * 1e-13).ln() > (1e-5_f64).ln() {
+                break;
+            }
+            let next = window(tilt);
+            if next.width() < best.width() {
+                best = next;
+            }
+        }
+        best
+    };
+    let mut epsilon = rough.cumulant(strongest)[1];
+    let mut window = narrowest(epsilon, strongest);
+    for _ in 0..6 {
+        let len = 1 << shortest(&window, steps, 12, largest_log2);
+        let parts = press(curves, Some(window.spacing(len)), 256, delta, Side::Upper);
+        let next = match parts.epsilon(&window, len, delta, Side::Upper, planner) {
+            Found::At(next) | Found::Below(next) => next,
+            Found::Above => break,
+        };
+        window = narrowest(next, rough.tilt_for_mean(next, strongest * 1e-3, strongest));
+        if (next - epsilon).abs() <= 0.2 * epsilon {
+            break;
+        }
+        epsilon = next;
+    }
+    window
+}
+
+/// log2 of the shortest FFT worth trying: chords of width h shift a step's mean loss by up to h^2 / 8, which must stay small
+/// against the window after all steps.
+fn shortest(window: &Window, steps: f64, least: u32, most: u32) -> u32 {
+    let len = (2.5 * steps * window.width()).sqrt();
+    (len.log2().ceil().max(0.0) as u32).clamp(least, most.max(least))
+}
+
+/// Lattices for all curves, on spacing `h` or, without one, each on its own scale.
+fn press(curves: &[(Curve, u64)], h: Option<f64>, core: i64, delta: f64, side: Side) -> Parts {
+    let total: u64 = curves.iter().map(|(_, c)| *c).sum();
+    let parts = curves
+        .iter()
+        .map(|(curve, count)| {
+            let step = h.unwrap_or(curve.scale() / core as f64);
+            let grid = Grid { step, core, tail: 1e-5 * delta / total as f64 };
+            let lattice = match side {
+                Side::Upper => Lattice::pessimistic(curve, grid),
+                Side::Lower => Lattice::optimistic(curve, grid),
+            };
+            (lattice, *count)
+        })
+        .collect();
+    Parts { parts }
+}
+
+/// The upper bound on a lattice of spacing `h`.
+fn at_interval(
+    curves: &[(Curve, u64)],
+    window: &Window,
+    h: f64,
+    delta: f64,
+    planner: &mut FftPlanner<f64>,
+) -> Result<f64> {
+    let steps: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
+    // The coarse lattice may carry the sum further out than the window says: leave it room.
+    let points = (3.0 * window.width() + steps * h * h + 64.0 * h) / h;
+    if !(h > 0.0 && points < 1e6) {
+        return Err(Error::Usage(format!(
+            "an interval of {h:e} takes {points:.0} lattice points here: it must be positive and leave at most 1e6"
+        )));
+    }
+    let len = (points as usize).next_power_of_two().max(1 << 12);
+    let mut room = *window;
+    room.range.0 -= window.width();
+    let parts = press(curves, Some(h), 1 << 40, delta, Side::Upper);
+    match parts.epsilon(&room, len, delta * (1.0 - RESERVE), Side::Upper, planner) {
+        Found::At(e) | Found::Below(e) => Ok(e + parts.loss_rounding()),
+        Found::Above => Ok(f64::INFINITY),
+    }
+}
+
+fn enclose(curves: &[(Curve, u64)], window: &Window, len: usize, delta: f64, planner: &mut FftPlanner<f64>) -> Bounds {
+    let h = window.spacing(len);
+    let core = (len as i64 / 16).clamp(2048, 1 << 15);
+    let high = press(curves, Some(h), core, delta, Side::Upper);
+    let upper = match high.epsilon(window, len, delta * (1.0 - RESERVE), Side::Upper, planner) {
+        Found::At(e) | Found::Below(e) => e * (1.0 + 1e-12) + high.loss_rounding(),
+        Found::Above => f64::INFINITY,
+    };
+    let low = press(curves, Some(h), core, delta, Side::Lower);
+    let lower = match low.epsilon(window, len, delta * (1.0 + RESERVE), Side::Lower, planner) {
+        Found::At(e) => (e * (1.0 - 1e-12) - low.loss_rounding()).max(0.0),
+        Found::Below(_) => 0.0,
+        Found::Above => 0.0,
+    };
+    Bounds { lower, upper }
+}
+
+fn out_of_reach(steps: &[(Step, u64)], delta: f64) -> Error {
+    let count: u64 = steps.iter().map(|(_, c)| *c).sum();
+    Error::Privacy(format!(
+        "no finite epsilon at delta = {delta:e} after {count} steps: a single step loses more than {LARGEST_LOSS} nats with a \
+         probability above delta, which protects nothing; use more noise (or flips), or a larger delta"
+    ))
+}

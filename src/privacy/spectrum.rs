@@ -1,0 +1,278 @@
+//! Composition: the law of a sum of independent losses by FFT, tilted so that its far tail keeps its digits.
+//!
+//! With masses a_j at losses l_j, ln M(θ) = ln sum_j a_j e^(θ l_j) and K(θ) the sum of ln M over all steps, the tilted
+//! masses a_j e^(θ l_j) / M(θ) are a distribution; their sum S has law s̃, and
+//!
+//! delta(ε) = e^(K(θ) - θ ε) E~[ e^(-θ (S - ε)) (1 - e^(-(S - ε)))+ ].
+//!
+//! With θ such that the tilted mean is near ε, the factor in front is near delta, so that an absolute error of 1e-12 in
+//! s̃ is a relative error of about 1e-10 in delta, however small delta is. What the FFT rounds, what wraps around its
+//! ends and what lies beyond them is bounded and charged, against us on either side.
+
+use super::lattice::Lattice;
+use rustfft::{FftPlanner, num_complex::Complex};
+
+/// Lattices on the same spacing and how many steps each stands for.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// (lattice, count).
+    pub parts: Vec<(Lattice, u64)>,
+}
+
+/// Where the tilted sum lives: lattice points first..first + len, and the tilts that prove it.
+#[derive(Clone, Copy, Debug)]
+pub struct Window {
+    /// The tilt θ.
+    pub tilt: f64,
+    /// Lowest and highest loss covered.
+    pub range: (f64, f64),
+    /// Further tilts downwards and upwards, for the Chernoff bounds on what lies outside.
+    pub further: (f64, f64),
+}
+
+impl Window {
+    /// Highest minus lowest loss.
+    pub fn width(&self) -> f64 {
+        self.range.1 - self.range.0
+    }
+
+    /// The lattice spacing with which `len` points cover the window.
+    pub fn spacing(&self, len: usize) -> f64 {
+        (self.width() / (len - 2) as f64).max(1e-15)
+    }
+}
+
+/// On which side of the truth an answer must lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Charges are added to delta.
+    Upper,
+    /// Charges are taken from delta.
+    Lower,
+}
+
+/// What a search for epsilon found.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Found {
+    /// This epsilon.
+    At(f64),
+    /// Epsilon is below the window, which starts here.
+    Below(f64),
+    /// Epsilon is above the window.
+    Above,
+}
+
+impl Parts {
+    /// K(θ), K'(θ), K''(θ).
+    pub fn cumulant(&self, tilt: f64) -> [f64; 3] {
+        let mut out = [0.0; 3];
+        for (lattice, count) in &self.parts {
+            let count = *count as f64;
+            let h = lattice.step;
+            let top = lattice.atoms.iter().map(|&(j, m)| tilt * h * j as f64 + m).fold(f64::NEG_INFINITY, f64::max);
+            let (mut m0, mut m1, mut m2) = (0.0, 0.0, 0.0);
+            for &(j, m) in &lattice.atoms {
+                let l = h * j as f64;
+                let w = (tilt * l + m - top).exp();
+                m0 += w;
+                m1 += w * l;
+                m2 += w * l * l;
+            }
+            let mean = m1 / m0;
+            out[0] += count * (top + m0.ln());
+            out[1] += count * mean;
+            out[2] += count * (m2 / m0 - mean * mean).max(0.0);
+        }
+        out
+    }
+
+    fn steps(&self) -> f64 {
+        self.parts.iter().map(|(_, c)| *c as f64).sum()
+    }
+
+    /// P(some step has an infinite loss), at most.
+    fn infinite(&self) -> f64 {
+        self.parts.iter().map(|(l, c)| l.infinite * *c as f64).sum()
+    }
+
+    /// The θ that gives the best Chernoff bound at `delta`: argmin (K(θ) - ln delta) / θ.
+    ///
+    /// Where the largest possible loss is likelier than `delta` no θ is best: then the one from which on the tilted sum
+    /// is within 1/θ of that loss.
+    pub fn chernoff_tilt(&self, delta: f64) -> f64 {
+        let mut tilt = smallest(-16.0, 25.0, 45, |t| (self.cumulant(t)[0] - delta.ln()) / t);
+        while tilt > 1e-7 && !(tilt * tilt * self.cumulant(tilt)[2] >= 1.0) {
+            tilt /= 1.5;
+        }
+        tilt
+    }
+
+    /// The θ >= `floor` at which the tilted mean is `mean`.
+    pub fn tilt_for_mean(&self, mean: f64, floor: f64, ceiling: f64) -> f64 {
+        let (mut low, mut high) = (floor, ceiling);
+        for _ in 0..20 {
+            let mid = (low * high).sqrt();
+            if self.cumulant(mid)[1] < mean { low = mid } else { high = mid }
+        }
+        high
+    }
+
+    /// A window outside of which the tilted sum is with probability at most 2 e^-`nats`, and a little more on both sides.
+    pub fn window(&self, tilt: f64, nats: f64) -> Window {
+        let [k, mean, variance] = self.cumulant(tilt);
+        let around = -0.5 * variance.max(1e-300).ln();
+        let bound = |sign: f64, x: f64| (self.cumulant(tilt + sign * x)[0] - k + nats) / x;
+        let up = smallest(around - 4.0, around + 7.0, 14, |x| bound(1.0, x));
+        let down = smallest(around - 4.0, around + 7.0, 14, |x| bound(-1.0, x));
+        let (low, high) = ((-bound(-1.0, down)).min(mean), bound(1.0, up).max(mean));
+        let margin = 0.05 * (high - low);
+        let range = (low - margin, high + margin);
+        Window { tilt, range, further: (down, up) }
+    }
+
+    /// The epsilon at which delta is `target`, never too small for [`Side::Upper`], never too large for [`Side::Lower`].
+    ///
+    /// `len` is the FFT's length; the lattices' spacing times `len` must be the window's width.
+    pub fn epsilon(
+        &self,
+        window: &Window,
+        len: usize,
+        target: f64,
+        side: Side,
+        planner: &mut FftPlanner<f64>,
+    ) -> Found {
+        let h = self.parts[0].0.step;
+        let first = (window.range.0 / h).floor() as i64;
+        let tilt = window.tilt;
+        let k = self.cumulant(tilt)[0];
+        let (law, round_off, scale_error) = self.tilted_law(tilt, len, planner);
+        let place = |i: usize| (first + i as i64) as f64 * h;
+        let beyond = |sign: f64, further: f64, end: f64| {
+            (self.cumulant(tilt + sign * further)[0] - k - sign * further * end).min(0.0).exp()
+        };
+        let above = beyond(1.0, window.further.1, place(len));
+        let below = beyond(-1.0, window.further.0, place(0) - h);
+        // Σ over the lattice of e^(-θ x)(1 - e^-x) <= 1 + its integral / h.
+        let weights = (len as f64).min(1.0 + 1.0 / (h * tilt * (tilt + 1.0)));
+        let charge = round_off * weights + above + if side == Side::Lower { below } else { 0.0 };
+        let infinite = self.infinite();
+
+        let (decay, decay_more, fresh) = ((-tilt * h).exp(), (-(tilt + 1.0) * h).exp(), -(-h).exp_m1());
+        let (mut inner, mut tail) = (0.0_f64, 0.0_f64);
+        let mut before: Option<(f64, f64)> = None;
+        for i in (0..len).rev() {
+            inner = decay * (inner + fresh * tail);
+            let s = place(i);
+            let delta = match side {
+                Side::Upper => (k - tilt * s + (inner + charge).ln() + scale_error).exp() + infinite,
+                Side::Lower if inner > charge => (k - tilt * s + (inner - charge).ln() - scale_error).exp(),
+                Side::Lower => 0.0,
+            };
+            if delta > target {
+                // Between lattice points delta is linear in e^ε.
+                return match before {
+                    Some((_, after)) if delta.is_finite() => {
+                        Found::At((s + ((delta - target) / (delta - after) * h.exp_m1()).ln_1p()).max(0.0))
+                    }
+                    Some((next, _)) => Found::At(if side == Side::Upper { next } else { s }.max(0.0)),
+                    None => Found::Above,
+                };
+            }
+            if s <= 0.0 {
+                return Found::At(0.0);
+            }
+            before = Some((s, delta));
+            let mass = law[(first + i as i64).rem_euclid(len as i64) as usize].re.max(0.0);
+            tail = mass + decay_more * tail;
+        }
+        Found::Below(place(0))
+    }
+
+    /// The law of the tilted sum modulo `len`, a bound on the error of each entry, and one on ln(e^K).
+    fn tilted_law(&self, tilt: f64, len: usize, planner: &mut FftPlanner<f64>) -> (Vec<Complex<f64>>, f64, f64) {
+        let forward = planner.plan_fft_forward(len);
+        let half = len / 2 + 1;
+        let zero = Complex::new(0.0, 0.0);
+        let mut product = vec![Complex::new(1.0, 0.0); half];
+        let (mut ln_size, mut relative) = (vec![0.0; half], vec![0.0; half]);
+        let mut buffer = vec![zero; len];
+        // A radix-2 FFT of non-negative numbers of sum 1 errs by less than 5 u log2(n) in each entry, u = EPSILON / 2.
+        let eta = 8.0 * f64::EPSILON * (len as f64).log2();
+        let mut scale_error = 0.0;
+        for (lattice, count) in &self.parts {
+            let h = lattice.step;
+            let ln_m = Parts { parts: vec![(Lattice::clone(lattice), 1)] }.cumulant(tilt)[0];
+            buffer.fill(zero);
+            let mut digits = 0.0_f64;
+            for &(j, m) in &lattice.atoms {
+                let exponent = tilt * h * j as f64;
+                let weight = (exponent + m - ln_m).exp();
+                if weight > 1e-20 {
+                    digits = digits.max(exponent.abs() + m.abs() + ln_m.abs());
+                }
+                buffer[j.rem_euclid(len as i64) as usize].re += weight;
+            }
+            scale_error += *count as f64 * f64::EPSILON * (64.0 + 4.0 * digits);
+            forward.process(&mut buffer);
+            for (i, z) in buffer[..half].iter().enumerate() {
+                product[i] *= power(*z, *count);
+                let size = z.norm() + eta;
+                ln_size[i] += *count as f64 * size.ln();
+                relative[i] += *count as f64 * (eta / size + 4.0 * f64::EPSILON);
+            }
+        }
+        let (mut error, mut total) = (0.0, 0.0);
+        for i in 0..half {
+            let both = if i == 0 || 2 * i == len { 1.0 } else { 2.0 };
+            let size = ln_size[i].exp();
+            error += both * size * relative[i] * relative[i].min(1.0).exp();
+            total += both * size;
+        }
+        for i in 0..half {
+            buffer[i] = product[i] / len as f64;
+            if i > 0 && 2 * i < len {
+                buffer[len - i] = product[i].conj() / len as f64;
+            }
+        }
+        planner.plan_fft_inverse(len).process(&mut buffer);
+        let round_off = (error + 2.0 * eta * total) / len as f64;
+        (buffer, round_off, scale_error)
+    }
+
+    /// How much T steps' own rounding of l = j h can move epsilon.
+    pub fn loss_rounding(&self) -> f64 {
+        self.steps() * 4.0 * f64::EPSILON * self.parts.iter().map(|(l, _)| l.step).fold(0.0, f64::max).max(1.0)
+    }
+}
+
+/// z^n by repeated squaring.
+fn power(z: Complex<f64>, mut n: u64) -> Complex<f64> {
+    let (mut out, mut square) = (Complex::new(1.0, 0.0), z);
+    while n > 0 {
+        if n & 1 == 1 {
+            out *= square;
+        }
+        square *= square;
+        n >>= 1;
+    }
+    out
+}
+
+/// Golden-section search for the x in e^[low, high] with the smallest f(x), f falling and then rising in ln x.
+fn smallest(mut low: f64, mut high: f64, rounds: u32, f: impl Fn(f64) -> f64) -> f64 {
+    let g = (5.0_f64.sqrt() - 1.0) / 2.0;
+    let (mut a, mut b) = (high - g * (high - low), low + g * (high - low));
+    let (mut fa, mut fb) = (f(a.exp()), f(b.exp()));
+    for _ in 0..rounds {
+        if fa <= fb {
+            (high, b, fb) = (b, a, fa);
+            a = high - g * (high - low);
+            fa = f(a.exp());
+        } else {
+            (low, a, fa) = (a, b, fb);
+            b = low + g * (high - low);
+            fb = f(b.exp());
+        }
+    }
+    (0.5 * (low + high)).exp()
+}
