@@ -7,8 +7,10 @@ pub mod generate;
 pub mod grad;
 pub mod init;
 pub mod inspect;
+pub mod interrupt;
 pub mod plan;
 pub mod replay;
+pub mod train;
 pub mod verify;
 
 use crate::error::Result;
@@ -27,6 +29,7 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Train(Box<train::Args>),
     Generate(generate::Args),
     Eval(eval::Args),
     Grad(grad::Args),
@@ -67,6 +70,7 @@ fn run(cli: Cli) -> Result<()> {
     match cli.command {
         None => Ok(()),
         Some(command) => match command {
+            Command::Train(args) => train::run(*args),
             Command::Generate(args) => generate::run(args),
             Command::Eval(args) => eval::run(args),
             Command::Grad(args) => grad::run(args),

@@ -5,6 +5,7 @@
 
 pub mod boundary;
 pub mod ferret;
+pub mod folder;
 pub mod groups;
 pub mod held;
 pub mod sampler;

@@ -1,0 +1,353 @@
+//! Training by FERRET.
+
+use super::{Args, ReleaseKind, Start, evaluate, write_statement};
+use crate::backend::Backend;
+use crate::cli::common::{Job, progress};
+use crate::cli::interrupt;
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::method::ferret::{
+    self, BatchPer, MaskKind, Payload, Release, Releases, Route, Settings, Trainer, Transcript, transcript,
+};
+use crate::method::folder::Folder;
+use crate::method::groups::{Grouping, Groups};
+use crate::method::{Opening, Sensitive};
+use crate::model::checkpoint;
+use crate::privacy::accountant::Accountant;
+use crate::privacy::event::{Event, Fires};
+use crate::privacy::guarantee::Guarantee;
+use crate::privacy::pld::Pld;
+use crate::privacy::rdp::Rdp;
+use crate::privacy::statement::{Released, Statement};
+use crate::privacy::{calibrate, mi};
+use crate::rng::Secret;
+use serde_json::{Value, json};
+use std::time::Instant;
+
+/// Plan, train, write.
+pub(super) fn run(args: &Args) -> Result<()> {
+    interrupt::listen();
+    let start = args.start()?;
+    let settings = settings(args, &start)?;
+    let base_sha256 = checkpoint::tensors_sha256(&start.checkpoint.weights);
+    let (folder, secret, releases, logged) = if args.resume {
+        resume(args, &settings, &base_sha256)?
+    } else {
+        let secret = args.secret()?;
+        (Folder::begin(&args.out, &secret)?, secret, None, false)
+    };
+    let fires = settings.fires(args.max_steps.unwrap_or(settings.steps));
+    let plan = mi::Plan::new(mi::Request {
+        epsilon: settings.epsilon,
+        groups: settings.groups.len() as u64,
+        records: settings.records,
+        batch: settings.batch,
+        epochs: settings.epochs.into(),
+    })?;
+    if plan.clamped() {
+        args.note(&format!(
+            "note: {} nats are above the ceiling G T s ln 2 = {:.4}: every group fires at every step, and {:.4} nats are spent",
+            settings.epsilon, plan.ceiling, plan.epsilon_spent
+        ));
+    }
+    if secret.is_insecure() {
+        args.note("note: not private: sampling and noise are known (--insecure-seed)");
+    }
+    let work = Work { args, start, settings, base_sha256, releases, folder, secret, fires, logged };
+    let summary = args.compute.run(work)?;
+    if args.json {
+        return fsio::print(&format!("{summary}\n"));
+    }
+    fsio::print(&text(&summary))
+}
+
+/// The settings that the arguments and the data make.
+fn settings(args: &Args, start: &Start) -> Result<Settings> {
+    let layout = &start.checkpoint.weights.layout;
+    let grouping = match (args.ferret.groups, args.ferret.bucket, Grouping::of_method(&args.method)) {
+        (Some(n), _, None) => Grouping::Count(n),
+        (None, Some(n), None) => Grouping::Bucket(n),
+        (None, None, Some(grouping)) => grouping,
+        (None, None, None) => return Err(Error::usage("--method ferret needs --groups N or --bucket N")),
+        _ => return Err(Error::usage(format!("--method {} has its groups: leave out --groups and --bucket", args.method))),
+    };
+    let groups = Groups::new(layout, grouping)?;
+    let Some(epsilon) = args.epsilon else {
+        return Err(Error::usage("--epsilon NATS is needed: the budget of the run in nats of mutual information"));
+    };
+    let records = start.records.examples.len() as u64;
+    if args.batch == 0 || args.batch > records {
+        return Err(Error::usage(format!("--batch {} of {records} records: give 1 to all of them", args.batch)));
+    }
+    let steps = mi::steps(records, args.batch, args.epochs.into())?;
+    let steps = u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))?;
+    let sampling_rate = args.batch as f64 / records as f64;
+    let direct = args.ferret.route == Route::Direct;
+    let noisy = args.ferret.release != ReleaseKind::Bit;
+    let mut settings = Settings {
+        method: args.method.clone(),
+        groups: ferret::Grouping::of(&groups.members)?,
+        epsilon,
+        records,
+        batch: args.batch,
+        epochs: args.epochs,
+        steps,
+        sampling_rate,
+        p: Settings::fire_probability(epsilon, groups.len() as u64, steps.into(), sampling_rate),
+        mask: args.ferret.mask,
+        direction: args.ferret.direction,
+        release: Release::Bit,
+        payload: args.ferret.payload,
+        clip: args.clip,
+        route: args.ferret.route,
+        silent: args.ferret.silent,
+        learning_rate: args.learning_rate,
+        schedule: args.schedule(),
+        weight_decay: if direct { 0.0 } else { args.weight_decay },
+        sampler: args.sampler,
+        batch_per: args.ferret.batch_per.unwrap_or(if noisy { BatchPer::Bit } else { BatchPer::Step }),
+        engine: args.ferret.engine,
+        seed: args.seed,
+    };
+    settings.check()?;
+    settings.release = release(args, &settings)?;
+    settings.check()?;
+    if settings.mask == MaskKind::Exact && settings.fires(steps).is_empty() {
+        return Err(Error::usage(format!(
+            "--epsilon {epsilon} does not pay for one bit at s = {sampling_rate:.4} (s ln 2 = {:.4} nats): raise it, or make the \
+             batch smaller",
+            mi::charge(sampling_rate, 1)
+        )));
+    }
+    Ok(settings)
+}
+
+fn release(args: &Args, settings: &Settings) -> Result<Release> {
+    let f = &args.ferret;
+    let fires = shared(&settings.fires(args.max_steps.unwrap_or(settings.steps)), settings.batch_per);
+    let calibrated = |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match f.dp_epsilon {
+        Some(eps) if fires.is_empty() => Err(Error::usage(format!("no group fires, so no {what} makes the run ({eps}, {})-DP", f.delta))),
+        Some(eps) => Ok(find(eps, f.delta, settings.sampling_rate, &fires)?.pld.upper),
+        None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
+    };
+    Ok(match f.release {
+        ReleaseKind::Bit if f.flip.or(f.dither).or(f.dp_epsilon).is_some() => {
+            return Err(Error::usage("--flip, --dither and --dp-epsilon belong to --release rr or gaussian"));
+        }
+        ReleaseKind::Bit => Release::Bit,
+        ReleaseKind::Rr => {
+            let flip = f.flip.map_or_else(|| calibrated(calibrate::flip, "flip"), Ok)?;
+            Release::Rr { flip, unbiased: f.unbiased }
+        }
+        ReleaseKind::Gaussian => {
+            Release::Gaussian { dither: f.dither.map_or_else(|| calibrated(calibrate::dither, "dither"), Ok)? }
+        }
+    })
+}
+
+/// How many bits shared how many batches.
+fn shared(fires: &[(u32, u32)], batch_per: BatchPer) -> Vec<Fires> {
+    let mut shared: Vec<Fires> = Vec::new();
+    for step in fires.chunk_by(|a, b| a.0 == b.0) {
+        let (steps, bits) = match batch_per {
+            BatchPer::Step => (1, step.len() as u32),
+            BatchPer::Bit => (step.len() as u64, 1),
+        };
+        match shared.iter_mut().find(|f| f.bits == bits) {
+            Some(f) => f.steps += steps,
+            None => shared.push(Fires { steps, bits }),
+        }
+    }
+    shared
+}
+
+/// What an earlier part of the run left: folder, key, releases, and whether it wrote private logs.
+fn resume(args: &Args, settings: &Settings, base_sha256: &str) -> Result<(Folder, Secret, Option<Releases>, bool)> {
+    let (mut folder, secret) = Folder::resume(&args.out)?;
+    let path = folder.state(transcript::FILE);
+    if args.insecure_seed.is_some() != secret.is_insecure() {
+        return Err(Error::usage("the run to resume was begun differently: --insecure-seed must be the same"));
+    }
+    let logged = folder.state(PRIVATE_LOG).exists();
+    if !path.exists() {
+        folder.rewind_log(0)?;
+        return Ok((folder, secret, None, logged));
+    }
+    let so_far = Transcript::from_json(&fsio::read_text(&path)?, &path)?;
+    if so_far.base_sha256 != base_sha256 {
+        return Err(Error::file(path, "the run to resume began at another model: give the same --model"));
+    }
+    if so_far.settings != *settings {
+        return Err(Error::file(path, difference(&so_far.settings, settings)));
+    }
+    folder.rewind_log(so_far.steps_run.into())?;
+    Ok((folder, secret, Some(so_far.releases), logged))
+}
+
+/// Names the first setting that differs.
+fn difference(then: &Settings, now: &Settings) -> String {
+    let (then, now) = (serde_json::to_value(then), serde_json::to_value(now));
+    let (Ok(Value::Object(then)), Ok(Value::Object(now))) = (then, now) else {
+        return "the settings differ".into();
+    };
+    let key = then.keys().find(|k| then.get(*k) != now.get(*k)).cloned().unwrap_or_default();
+    let (a, b) = (&then[&key], &now[&key]);
+    format!("the run to resume was begun with {key} {a}, now it is {b}: give the same arguments and data")
+}
+
+/// Its presence in the state says that a part of the run wrote private logs.
+const PRIVATE_LOG: &str = "private-log";
+
+struct Work<'a> {
+    args: &'a Args,
+    start: Start,
+    settings: Settings,
+    base_sha256: String,
+    releases: Option<Releases>,
+    folder: Folder,
+    secret: Secret,
+    fires: Vec<(u32, u32)>,
+    logged: bool,
+}
+
+impl Job for Work<'_> {
+    type Output = Value;
+
+    fn run<B: Backend>(self, backend: B) -> Result<Value> {
+        let Work { args, start, settings, base_sha256, releases, mut folder, secret, fires, logged } = self;
+        let Start { checkpoint: mut base, records, held_out } = start;
+        if args.log_private && !logged {
+            fsio::write(&folder.state(PRIVATE_LOG), b"")?;
+        }
+        let records = Sensitive::new(records.examples);
+        let weights = std::mem::replace(&mut base.weights, crate::model::Weights::zeros(tiny()));
+        let mut trainer = Trainer::new(
+            backend,
+            weights,
+            base_sha256,
+            settings.clone(),
+            releases,
+            &secret,
+            records.as_ref().map(Vec::as_slice),
+            args.micro_batch,
+        )?;
+        let before = evaluate(trainer.decoder(), &held_out)?;
+        let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
+        let bar = progress(steps_run.into(), "steps", args.quiet);
+        let begun = Instant::now();
+        let mut unsaved = 0;
+        while trainer.next_fire().is_some_and(|next| next < steps_run) {
+            if interrupt::asked() {
+                save_state(&folder, &trainer)?;
+                bar.abandon();
+                return Err(Error::Interrupted(format!(
+                    "stopped after {} of {} releases; the same command with --resume continues",
+                    trainer.progress().0,
+                    fires.len()
+                )));
+            }
+            let clock = Instant::now();
+            let Some(step) = trainer.step()? else { break };
+            let mut line = json!({"step": step.step, "groups": step.groups});
+            if args.log_private || settings.payload == Payload::TrueGradient {
+                let private = step.private.open(&Opening::evaluation("a log that the statement declares"));
+                line["records"] = json!(private.records);
+                line["tokens"] = json!(private.tokens);
+                line["loss"] = json!(private.loss);
+                line["seconds"] = json!(clock.elapsed().as_secs_f64());
+            }
+            folder.log(&line)?;
+            bar.set_position(u64::from(step.step) + 1);
+            unsaved += 1;
+            if unsaved >= args.checkpoint_every && settings.payload == Payload::Sign {
+                save_state(&folder, &trainer)?;
+                unsaved = 0;
+            }
+        }
+        bar.finish_and_clear();
+        let seconds = begun.elapsed().as_secs_f64();
+        let (weights, transcript) = trainer.finish(steps_run)?;
+        let statement = statement(args, &transcript, &fires, secret.is_insecure(), logged || args.log_private)?;
+        write_statement(folder.path(), &statement)?;
+        ferret::replay::save(folder.path(), &base, &weights, &transcript)?;
+        let after = held_out.is_some().then(|| crate::model::Decoder::new(crate::backend::Cpu::<f32>::new(), weights));
+        let after = after.transpose()?.map(|d| evaluate(&d, &held_out)).transpose()?.flatten();
+        let out = folder.path().to_owned();
+        folder.finish()?;
+        Ok(json!({
+            "method": settings.method, "out": out, "groups": settings.groups.len(), "steps": steps_run, "bits": fires.len(),
+            "computed_steps": fires.chunk_by(|a, b| a.0 == b.0).count(), "seconds": seconds,
+            "nats_planned": statement.nats_planned, "nats_charged": statement.nats_charged,
+            "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
+            "not_met": statement.not_met, "eval_before": before, "eval_after": after,
+        }))
+    }
+}
+
+/// The smallest decoder there is: what stays in the checkpoint's place while training owns its weights.
+fn tiny() -> crate::model::Config {
+    crate::model::Config { layers: 0, ..crate::model::init::Preset::Tiny.config() }
+}
+
+fn save_state<B: Backend>(folder: &Folder, trainer: &Trainer<B>) -> Result<()> {
+    fsio::write(&folder.state(transcript::FILE), trainer.so_far().to_json()?.as_bytes())
+}
+
+/// What the run gave away.
+fn statement(args: &Args, run: &Transcript, fires: &[(u32, u32)], insecure: bool, logged: bool) -> Result<Statement> {
+    let s = &run.settings;
+    let (count, fired_steps) = (fires.len() as u64, fires.chunk_by(|a, b| a.0 == b.0).count() as u64);
+    let released = match (s.payload, s.release) {
+        (Payload::TrueGradient, _) => Released::Gradients { count, bits_per_update: None },
+        (_, Release::Bit) => Released::Bits { count, fired_steps },
+        (_, Release::Rr { flip, .. }) => Released::FlippedBits { count, fired_steps, flip },
+        (_, Release::Gaussian { dither }) => Released::DitheredScalars { count, fired_steps, dither },
+    };
+    let mut statement =
+        Statement::new(s.method.clone(), released, s.sampler, s.records, s.sampling_rate, run.steps_run.into());
+    statement.insecure_seed = insecure;
+    statement.private_logs = logged;
+    statement.nats_planned = Some(s.epsilon);
+    statement.charge_bits();
+    let shared = shared(fires, s.batch_per);
+    let event = match s.release {
+        _ if s.payload == Payload::TrueGradient || shared.is_empty() => None,
+        Release::Bit => None,
+        Release::Rr { flip: 0.0, .. } => None,
+        Release::Rr { flip, .. } => {
+            Some(Event::SubsampledRandomisedResponse { flip, sampling_rate: s.sampling_rate, fires: shared })
+        }
+        Release::Gaussian { dither } => Some(Event::dithered(dither, s.sampling_rate, &shared)),
+    };
+    if let Some(event) = event {
+        let delta = args.ferret.delta;
+        let (pld, rdp) = (Pld::default(), Rdp::default());
+        for accountant in [&pld as &dyn Accountant, &rdp] {
+            let eps = accountant.epsilon(&event, delta)?.upper;
+            statement.claim(Guarantee::eps_delta(eps, delta), accountant.name(), "spent");
+        }
+    }
+    Ok(statement.finish())
+}
+
+/// The summary for a reader.
+fn text(summary: &Value) -> String {
+    let mut out = format!(
+        "{}: {} bits released in {} steps, {} of them computed, in {:.1} s\n",
+        summary["method"].as_str().unwrap_or_default(),
+        summary["bits"],
+        summary["steps"],
+        summary["computed_steps"],
+        summary["seconds"].as_f64().unwrap_or_default()
+    );
+    for guarantee in summary["guarantees"].as_array().into_iter().flatten() {
+        out += &format!("  {}\n", guarantee.as_str().unwrap_or_default());
+    }
+    for unmet in summary["not_met"].as_array().into_iter().flatten() {
+        out += &format!("  not met: {}\n", unmet.as_str().unwrap_or_default());
+    }
+    if let (Some(before), Some(after)) = (summary["eval_before"]["perplexity"].as_f64(), summary["eval_after"]["perplexity"].as_f64()) {
+        out += &format!("held-out perplexity {before:.3} before, {after:.3} after\n");
+    }
+    out + &format!("{}\n", summary["out"].as_str().unwrap_or_default())
+}

@@ -1,0 +1,248 @@
+//! `ferret train`: fine-tune a model by any method, with a statement of what that gives away.
+
+mod ferret;
+
+use super::common::{Compute, DataArg, ModelArg};
+use crate::data::{self, Dataset, LoadOptions};
+use crate::error::{Error, Result};
+use crate::eval;
+use crate::method::ferret::{BatchPer, Engine, MaskKind, Payload, Route};
+use crate::method::groups::Grouping;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::tokenizer::Tokenizer;
+use crate::optim::{Schedule, Silent};
+use crate::privacy::statement::{Sampler, Statement};
+use crate::rng::{Direction, Secret};
+use crate::{backend::Backend, fsio, model::Decoder};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+
+/// Fine-tune a model, privately or not, and state what the result gives away.
+///
+/// The folder gets the tuned model, privacy.json and PRIVACY.md, log.jsonl and, for FERRET, transcript.json, from which
+/// `ferret replay` rebuilds the model. Ctrl-C saves; the same command with --resume goes on to the same bits.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  ferret train --method ferret-max --model base --data records.jsonl --epsilon 0.5 --epochs 5 --batch 50 --out tuned
+  ferret train --method ferret-max --model base --data records.jsonl --epsilon 0.5 --batch 1 --release rr --flip 0.02 --out tuned")]
+pub struct Args {
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with --groups or --bucket
+    #[arg(long)]
+    method: String,
+    #[command(flatten)]
+    model: ModelArg,
+    #[command(flatten)]
+    data: DataArg,
+    /// Records to report loss and perplexity on, before and after
+    #[arg(long, value_name = "FILE")]
+    eval_data: Option<PathBuf>,
+    /// A new folder for the tuned model
+    #[arg(long, value_name = "FOLDER")]
+    out: PathBuf,
+
+    /// Budget of the whole run in nats of mutual information (not an epsilon of differential privacy)
+    #[arg(long, value_name = "NATS", help_heading = "Budget")]
+    epsilon: Option<f64>,
+    /// Passes over the records
+    #[arg(long, default_value_t = 1, help_heading = "Budget")]
+    epochs: u32,
+    /// Expected records in a batch
+    #[arg(long, default_value_t = 50, help_heading = "Budget")]
+    batch: u64,
+    /// Records computed on at once; sets the memory, changes nothing else
+    #[arg(long, default_value_t = 8, help_heading = "Budget")]
+    micro_batch: usize,
+    /// How batches are drawn
+    #[arg(long, value_enum, default_value = "poisson", help_heading = "Budget")]
+    sampler: Sampler,
+    /// Stop after this many steps
+    #[arg(long, value_name = "N", help_heading = "Budget")]
+    max_steps: Option<u32>,
+
+    /// Seed of the public randomness: mask, directions, coins
+    #[arg(long, default_value_t = 0, help_heading = "Randomness")]
+    seed: u64,
+    /// Fix sampling and noise, for runs that can be repeated: the result is then NOT private
+    #[arg(long, value_name = "SEED", help_heading = "Randomness")]
+    insecure_seed: Option<u64>,
+
+    /// Peak learning rate
+    #[arg(long, default_value_t = 2e-4, help_heading = "Updates")]
+    learning_rate: f64,
+    /// Learning rate over the run
+    #[arg(long, value_enum, default_value = "constant", help_heading = "Updates")]
+    schedule: ScheduleKind,
+    /// Share of the steps over which a linear schedule warms up
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = "Updates")]
+    warmup: f64,
+    /// AdamW's weight decay; --route direct has none
+    #[arg(long, default_value_t = 1e-3, help_heading = "Updates")]
+    weight_decay: f64,
+    /// C: the length of a fired group's update, or the clipping bound
+    #[arg(long, short = 'C', default_value_t = 1.0, help_heading = "Updates")]
+    clip: f64,
+
+    #[command(flatten, next_help_heading = "FERRET")]
+    ferret: FerretArgs,
+
+    /// Also log tokens, seconds and loss of each step, which depend on the realised batch; the statement then says so
+    #[arg(long, help_heading = "Running")]
+    log_private: bool,
+    /// Save what resuming needs after every N computed steps
+    #[arg(long, value_name = "N", default_value_t = 25, help_heading = "Running")]
+    checkpoint_every: usize,
+    /// Continue the unfinished run in --out; all other arguments must be the same
+    #[arg(long, help_heading = "Running")]
+    resume: bool,
+    /// Print one JSON object at the end
+    #[arg(long, help_heading = "Running")]
+    json: bool,
+    /// No progress, no notes
+    #[arg(long, help_heading = "Running")]
+    quiet: bool,
+    #[command(flatten, next_help_heading = "Running")]
+    compute: Compute,
+}
+
+/// What only FERRET has.
+#[derive(clap::Args, Debug)]
+struct FerretArgs {
+    /// Cut the tensors into N groups
+    #[arg(long, value_name = "N", conflicts_with = "bucket")]
+    groups: Option<usize>,
+    /// N consecutive tensors a group
+    #[arg(long, value_name = "N")]
+    bucket: Option<usize>,
+    /// Whether fired groups share a step's batch or each bit draws its own [default: step; bit with --release rr or gaussian]
+    #[arg(long, value_enum)]
+    batch_per: Option<BatchPer>,
+    /// How releases reach the weights
+    #[arg(long, value_enum, default_value = "adamw")]
+    route: Route,
+    /// What AdamW does to a group that did not fire: run on with a zero gradient, or stand still
+    #[arg(long, value_enum, default_value = "zero")]
+    silent: Silent,
+    /// How directions are distributed
+    #[arg(long, value_enum, default_value = "sphere")]
+    direction: Direction,
+    /// What a fired group sends; true-gradient is not private, for comparison
+    #[arg(long, value_enum, default_value = "sign")]
+    payload: Payload,
+    /// Each group fires by itself, or exactly floor(eps / (s ln 2)) slots fire so that the budget is never exceeded
+    #[arg(long, value_enum, default_value = "bernoulli")]
+    mask: MaskKind,
+    /// Backward, or forward mode in the memory of inference
+    #[arg(long, value_enum, default_value = "backward")]
+    engine: Engine,
+    /// The bit itself (bounded mutual information), the bit by randomised response, or a scalar with Gaussian noise (both also
+    /// (eps, delta)-DP)
+    #[arg(long, value_enum, default_value = "bit")]
+    release: ReleaseKind,
+    /// rr: probability of a flip
+    #[arg(long, value_name = "P", conflicts_with = "dp_epsilon")]
+    flip: Option<f64>,
+    /// rr: use the known flip rate to make the update unbiased
+    #[arg(long)]
+    unbiased: bool,
+    /// gaussian: standard deviation of the noise in units of C
+    #[arg(long, value_name = "S", conflicts_with = "dp_epsilon")]
+    dither: Option<f64>,
+    /// rr, gaussian: find the flip or dither that makes the run (E, delta)-DP
+    #[arg(long, value_name = "E")]
+    dp_epsilon: Option<f64>,
+    /// The delta of (eps, delta)
+    #[arg(long, default_value_t = 1e-5)]
+    delta: f64,
+}
+
+/// The learning rate over the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ScheduleKind {
+    /// The same at every step
+    Constant,
+    /// Up over the warm-up, then down to zero
+    Linear,
+}
+
+/// What a fire releases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ReleaseKind {
+    /// The bit
+    Bit,
+    /// The bit, flipped with a known probability
+    Rr,
+    /// Sign times C plus Gaussian noise
+    Gaussian,
+}
+
+/// What every method starts from.
+struct Start {
+    checkpoint: Checkpoint,
+    records: Dataset,
+    held_out: Option<Dataset>,
+}
+
+/// Run the verb.
+pub fn run(args: Args) -> Result<()> {
+    let method = args.method.as_str();
+    if method == "ferret" || Grouping::of_method(method).is_some() {
+        return ferret::run(&args);
+    }
+    Err(Error::usage(format!(
+        "--method {method} is not known: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with \
+         --groups or --bucket"
+    )))
+}
+
+impl Args {
+    /// Read model and records.
+    fn start(&self) -> Result<Start> {
+        let (checkpoint, tokenizer) = self.model.open()?;
+        let records = self.data.open(&checkpoint, tokenizer.as_ref(), None)?;
+        let held_out = self.eval_data.as_deref().map(|path| self.held_out(path, &checkpoint, tokenizer.as_ref()));
+        Ok(Start { checkpoint, records, held_out: held_out.transpose()? })
+    }
+
+    fn held_out(&self, path: &Path, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> Result<Dataset> {
+        let options = LoadOptions { loss: self.data.loss_on, ..LoadOptions::new(&checkpoint.weights.config) };
+        let dataset = data::load_examples(path, tokenizer, &options)?;
+        if dataset.targets() == 0 {
+            return Err(Error::file(path, "no record has a token to predict: there is nothing to measure"));
+        }
+        Ok(dataset)
+    }
+
+    fn schedule(&self) -> Schedule {
+        match self.schedule {
+            ScheduleKind::Constant => Schedule::Constant,
+            ScheduleKind::Linear => Schedule::Linear { warmup: self.warmup },
+        }
+    }
+
+    /// The secret generator of a fresh run.
+    fn secret(&self) -> Result<Secret> {
+        match self.insecure_seed {
+            Some(seed) => Ok(Secret::insecure(seed)),
+            None => Secret::from_system(),
+        }
+    }
+
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("{text}");
+        }
+    }
+}
+
+/// Loss and perplexity on held-out records, as JSON.
+fn evaluate<B: Backend>(decoder: &Decoder<B>, held_out: &Option<Dataset>) -> Result<Option<Value>> {
+    let Some(dataset) = held_out else { return Ok(None) };
+    let (loss, tokens) = eval::token_mean(&eval::losses(decoder, &dataset.examples, |_| ())?);
+    Ok(Some(json!({"loss": loss, "perplexity": loss.exp(), "tokens": tokens, "records": dataset.examples.len()})))
+}
+
+/// Write the statement beside the model.
+fn write_statement(dir: &Path, statement: &Statement) -> Result<()> {
+    fsio::write(&dir.join("privacy.json"), statement.to_json().as_bytes())?;
+    fsio::write(&dir.join("PRIVACY.md"), statement.to_markdown().as_bytes())
+}
