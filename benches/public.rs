@@ -67,7 +67,7 @@ fn adamw(c: &mut Criterion) {
             })
         });
     }
-    // Elements are weights times steps here. A run of 100 begins right after a gradient; at 1000 the first moments have died out on the way.
+    // Elements are weights times steps here, right after a gradient: within 1000 steps momentum dies out on the way.
     for idle in [1u32, 10, 100, 1000] {
         let mut first = new();
         first.step(0, ParamId(0), &mut a, along);

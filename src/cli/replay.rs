@@ -40,8 +40,8 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new(&args.out)?;
     let transcript = read(&args.transcript)?;
-    let base = checkpoint::load(&args.base)?;
-    let tuned = rebuild(&base, &transcript, &args.transcript, args.quiet)?;
+    let mut base = checkpoint::load(&args.base)?;
+    let tuned = rebuild(&mut base, &transcript, &args.transcript, args.quiet)?;
     save(&args.out, &base, &tuned, &transcript)?;
     let hash = transcript.tuned_sha256.as_deref().unwrap_or_default();
     if args.json {
@@ -62,11 +62,14 @@ pub(super) fn read(path: &Path) -> Result<Transcript> {
     Transcript::from_json(&fsio::read_text(path)?, path)
 }
 
-/// Replay with a progress bar; what is refused is the transcript's fault, so the message names its file.
-pub(super) fn rebuild(base: &Checkpoint, transcript: &Transcript, path: &Path, quiet: bool) -> Result<Weights> {
+/// Replay with a progress bar; what is refused is the transcript's fault, so the message names its file. Takes the base
+/// model's tensors: there is one copy of the weights in memory.
+pub(super) fn rebuild(base: &mut Checkpoint, transcript: &Transcript, path: &Path, quiet: bool) -> Result<Weights> {
     let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(u64::from(transcript.steps_run)) };
     bar.set_style(ProgressStyle::with_template("replay {wide_bar} step {pos}/{len}").expect("a constant template"));
-    let tuned = replay(base.weights.clone(), transcript, |step| bar.set_position(u64::from(step)));
+    let Weights { config, layout, tensors } = &mut base.weights;
+    let weights = Weights { config: config.clone(), layout: layout.clone(), tensors: std::mem::take(tensors) };
+    let tuned = replay(weights, transcript, |step| bar.set_position(u64::from(step)));
     bar.finish_and_clear();
     tuned.map_err(|e| Error::file(path, e.to_string()))
 }

@@ -32,14 +32,14 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     let path = args.dir.join(FILE);
     let transcript = read(&path)?;
-    let base = checkpoint::load(&args.base)?;
+    let mut base = checkpoint::load(&args.base)?;
     let found = checkpoint::load_folder(&args.dir)?.weights;
     if found.config != base.weights.config {
         let what =
             format!("its config.json describes another decoder than {}'s: is this the base of the run?", args.base);
         return Err(Error::file(&args.dir, what));
     }
-    let replayed = rebuild(&base, &transcript, &path, args.quiet)?;
+    let replayed = rebuild(&mut base, &transcript, &path, args.quiet)?;
     for (spec, (a, b)) in found.layout.specs().iter().zip(found.tensors.iter().zip(&replayed.tensors)) {
         if let Some(i) = a.iter().zip(b).position(|(x, y)| x.to_bits() != y.to_bits()) {
             let differ = a.iter().zip(b).filter(|(x, y)| x.to_bits() != y.to_bits()).count();

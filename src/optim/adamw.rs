@@ -52,6 +52,9 @@ struct State {
     moments: Option<(Vec<f32>, Vec<f32>)>,
 }
 
+/// First and second moments of a tensor.
+pub type Moments<'a> = (&'a [f32], &'a [f32]);
+
 /// AdamW over the tensors of a decoder.
 #[derive(Clone, Debug)]
 pub struct AdamW {
@@ -147,7 +150,7 @@ impl AdamW {
     }
 
     /// First and second moments of `id`, `None` while they are 0, and the count that goes with them: for saving a run.
-    pub fn state(&self, id: ParamId) -> (u32, Option<(&[f32], &[f32])>) {
+    pub fn state(&self, id: ParamId) -> (u32, Option<Moments<'_>>) {
         let state = &self.tensors[id.0];
         (state.done, state.moments.as_ref().map(|(m, v)| (&m[..], &v[..])))
     }

@@ -26,9 +26,9 @@ pub fn ln(x: f32) -> f32 {
     y = y * f + 3.333_333e-1;
     y = y * f * z;
     // ln 2 in two parts, the first exact in few bits: e * 0.693359375 has no rounding error.
-    y = y - 2.121_944_4e-4 * e;
-    y = y - 0.5 * z;
-    (f + y) + 0.693_359_375 * e
+    y -= 2.121_944_4e-4 * e;
+    y -= 0.5 * z;
+    (f + y) + 0.693_359_4 * e
 }
 
 /// (cos 2πt, sin 2πt) of the turn t that `word` stands for; absolute error below 1.5e-7.

@@ -328,7 +328,7 @@ mod tests {
             [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0), (6, 15.0, 10_170.0)]
         {
             let moment = unit.iter().map(|x| x.powi(k)).sum::<f64>() / count;
-            assert!((moment - expected).abs() < 6.0 * (variance / count as f64).sqrt(), "moment {k}: {moment}");
+            assert!((moment - expected).abs() < 6.0 * (variance / count).sqrt(), "moment {k}: {moment}");
         }
         for lag in [1, 128, 256] {
             let dot = unit.iter().zip(&unit[lag..]).map(|(a, b)| a * b).sum::<f64>() / count;

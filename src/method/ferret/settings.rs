@@ -203,7 +203,7 @@ impl Settings {
         }
         let p =
             Self::fire_probability(self.epsilon, self.groups.len() as u64, u64::from(self.steps), self.sampling_rate);
-        if !((self.p - p).abs() <= 1e-9 * p) || self.p > 1.0 {
+        if self.p.is_nan() || (self.p - p).abs() > 1e-9 * p || self.p > 1.0 {
             return refuse(format!("p is {}, but epsilon / (G T s ln 2) makes it {p}", self.p));
         }
         match self.release {
