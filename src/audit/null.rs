@@ -6,7 +6,7 @@ use super::stats::{bisect, ln_choose, phi, phi_inv, simpson};
 /// Above this many lattice cells a Smirnov tail is Hodges' approximation; below it the exact count.
 const EXACT_CELLS: u64 = 150_000_000;
 /// The same limit where a quantile needs some forty tails.
-const EXACT_CELLS_QUANTILE: u64 = 250_000;
+const EXACT_CELLS_QUANTILE: u64 = 100_000;
 /// Largest group for which the Mann-Whitney distribution is counted out.
 const EXACT_RANKS: u64 = 50;
 
@@ -147,16 +147,18 @@ pub fn smirnov_interval(m: u64, n: u64, level: f64) -> ([f64; 2], &'static str) 
     let tail = 0.5 * (1.0 - level);
     let exact = m == n || m.saturating_mul(n) <= EXACT_CELLS_QUANTILE;
     let at_least = |d: f64| smirnov_ln_tail_within(m, n, d, EXACT_CELLS_QUANTILE).exp();
-    // Steps of the lattice lie 1/(mn) apart at the closest; 30 halvings are beyond that for every size counted.
+    // Both ends of the bracket around the point where P[D+ >= d] falls below p: D+ is discrete, and rounding the
+    // lower end down and the upper end up keeps the lattice points at the ends inside.
     let search = |p: f64| {
-        let (mut low, mut high) = (0.0, 1.0);
-        for _ in 0..30 {
+        let (mut low, mut high) = (0.0, (4.0 * ((m + n) as f64 / (m as f64 * n as f64)).sqrt()).min(1.0));
+        for _ in 0..24 {
             let middle = 0.5 * (low + high);
             if at_least(middle) >= p { low = middle } else { high = middle }
         }
-        low
+        (low, high)
     };
-    ([search(1.0 - tail), search(tail)], if exact { "exact one-sided Smirnov" } else { "one-sided Smirnov (Hodges)" })
+    let method = if exact { "exact one-sided Smirnov" } else { "one-sided Smirnov (Hodges)" };
+    ([search(1.0 - tail).0, search(tail).1], method)
 }
 
 /// `ln P[J = j]`, J the number of `m` members strictly above the (k+1)-th largest of `n` non-members:
