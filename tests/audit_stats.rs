@@ -16,7 +16,13 @@ fn brute_force(members: &[f64], nonmembers: &[f64]) -> (f64, f64, f64) {
     let mut wins = 0.0;
     for a in members {
         for b in nonmembers {
-            wins += if a > b { 1.0 } else if a == b { 0.5 } else { 0.0 };
+            wins += if a > b {
+                1.0
+            } else if a == b {
+                0.5
+            } else {
+                0.0
+            };
         }
     }
     let rate = |scores: &[f64], t: f64| scores.iter().filter(|&&s| s >= t).count() as f64 / scores.len() as f64;
@@ -305,7 +311,8 @@ fn one_run_audit_allows_for_delta() {
     for _ in 0..400 {
         let reveal = rng.uniform() < delta;
         let coins: Vec<bool> = (0..m).map(|_| rng.below(2) == 1).collect();
-        let scores: Vec<f64> = coins.iter().map(|&c| if reveal { f64::from(u8::from(c)) } else { rng.uniform() }).collect();
+        let scores: Vec<f64> =
+            coins.iter().map(|&c| if reveal { f64::from(u8::from(c)) } else { rng.uniform() }).collect();
         over += u32::from(one_run::audit(&scores, &coins, &[m, m / 2], delta, beta).unwrap().eps_lower > 0.0);
     }
     assert!(over <= 33, "{over} of 400");

@@ -121,7 +121,9 @@ pub fn lira(target: &[f64], shadows: &Shadows, mode: Mode, variance: Variance) -
             freedom += freedom_here;
         }
         if freedom == 0.0 {
-            return Err(Error::usage("a variance needs some record with two shadow scores on a side: train more shadow models"));
+            return Err(Error::usage(
+                "a variance needs some record with two shadow scores on a side: train more shadow models",
+            ));
         }
         Ok(squares / freedom)
     };

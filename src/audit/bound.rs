@@ -149,9 +149,9 @@ impl Bound {
                 (Neighbours::AddRemove, _) => {
                     Bound::EpsDelta { eps: 2.0 * eps, delta: (delta * (1.0 + eps.exp())).min(1.0) }
                 }
-                (Neighbours::ReplaceOne, _) => {
-                    Bound::DoesNotApply("the guarantee is about exchanging records, the coin about leaving them out".into())
-                }
+                (Neighbours::ReplaceOne, _) => Bound::DoesNotApply(
+                    "the guarantee is about exchanging records, the coin about leaving them out".into(),
+                ),
             },
         }
     }
@@ -191,9 +191,7 @@ impl Bound {
     pub fn auc(&self) -> f64 {
         match *self {
             // A cubic change of variable flattens the curve's steep start.
-            Bound::Information { .. } => {
-                simpson(0.0, 1.0, 600, |u| 3.0 * u * u * self.tpr(u * u * u)).min(1.0)
-            }
+            Bound::Information { .. } => simpson(0.0, 1.0, 600, |u| 3.0 * u * u * self.tpr(u * u * u)).min(1.0),
             Bound::EpsDelta { eps, delta } => {
                 // Two straight pieces that meet at FPR (1 - delta) / (1 + e^eps), then 1 on the last delta.
                 let corner = (1.0 - delta) / (1.0 + eps.exp());

@@ -127,7 +127,8 @@ impl Meter {
         let known = self.rate * bits as f64 * self.information(1.0);
         let secret = bits as f64 * self.information(self.rate);
         // Of equals the first, so that the same run names the same record.
-        let most = self.records.iter().map(|(&id, tally)| (id, tally.1)).max_by_key(|&(id, n)| (n, std::cmp::Reverse(id)));
+        let most =
+            self.records.iter().map(|(&id, tally)| (id, tally.1)).max_by_key(|&(id, n)| (n, std::cmp::Reverse(id)));
         Leakage {
             bits,
             drawn,
@@ -157,10 +158,7 @@ impl Meter {
         let binomial = rate * (1.0 - rate);
         let effective = if variance > 0.0 { binomial / variance } else { k };
         let effective = effective.clamp(k.min(drawn as f64), drawn as f64);
-        [
-            proportion_lower(rate * effective, effective, 0.025),
-            proportion_upper(rate * effective, effective, 0.025),
-        ]
+        [proportion_lower(rate * effective, effective, 0.025), proportion_upper(rate * effective, effective, 0.025)]
     }
 }
 

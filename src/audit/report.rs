@@ -48,7 +48,12 @@ impl Report {
         let rows: Vec<Row> = attacks
             .iter()
             .zip(judge(&curves, &bound, ALPHA))
-            .map(|((name, roc), verdicts)| Row { attack: name.clone(), summary: roc.summary(), verdicts, held_out: None })
+            .map(|((name, roc), verdicts)| Row {
+                attack: name.clone(),
+                summary: roc.summary(),
+                verdicts,
+                held_out: None,
+            })
             .collect();
         Self {
             bound_does_not_apply: bound.why_not().map(str::to_owned),
@@ -62,7 +67,8 @@ impl Report {
 
     /// A table a terminal can show, with the notes a reader needs.
     pub fn text(&self) -> String {
-        let head = ["attack", "metric", "value", "95 % interval", "if nothing leaked", "bound", "sure above", "verdict"];
+        let head =
+            ["attack", "metric", "value", "95 % interval", "if nothing leaked", "bound", "sure above", "verdict"];
         let mut table = vec![head.map(String::from).to_vec()];
         for row in &self.attacks {
             for verdict in &row.verdicts {
@@ -167,9 +173,7 @@ fn cells(s: &Summary, metric: Metric) -> Cells {
     let (value, ci, null, p) = match metric {
         Metric::Auc => (s.auc, s.auc_ci, s.auc_null, s.auc_p),
         Metric::Advantage => (s.advantage, s.advantage_ci, s.advantage_null, s.advantage_p),
-        Metric::TprAt1Percent => {
-            (s.tpr_at_fpr_0_01, s.tpr_at_fpr_0_01_ci, s.tpr_at_fpr_0_01_null, s.tpr_at_fpr_0_01_p)
-        }
+        Metric::TprAt1Percent => (s.tpr_at_fpr_0_01, s.tpr_at_fpr_0_01_ci, s.tpr_at_fpr_0_01_null, s.tpr_at_fpr_0_01_p),
         Metric::TprAt01Percent => {
             (s.tpr_at_fpr_0_001, s.tpr_at_fpr_0_001_ci, s.tpr_at_fpr_0_001_null, s.tpr_at_fpr_0_001_p)
         }
@@ -192,7 +196,11 @@ fn interval([low, high]: [f64; 2]) -> String {
 
 /// A CSV field, quoted where it must be.
 pub fn quote(field: &str) -> String {
-    if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
 }
 
 /// Columns padded to their widest cell, two spaces apart, a rule under the head. Cells that start with a digit or a

@@ -5,7 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::null::{AucNull, dkw_sum_quantile, exceedance_interval, exceedance_ln_tail, smirnov_interval, smirnov_ln_tail};
+use super::null::{
+    AucNull, dkw_sum_quantile, exceedance_interval, exceedance_ln_tail, smirnov_interval, smirnov_ln_tail,
+};
 use super::stats::{binomial_upper, bisect, phi_inv, proportion_lower, proportion_upper, relative_entropy};
 use crate::{Error, Result};
 
@@ -104,7 +106,11 @@ impl Roc {
         let mut points = vec![Point { threshold: f64::INFINITY, true_positives: 0, false_positives: 0 }];
         let (mut tp, mut fp) = (0, 0);
         for (index, &(score, member)) in pool.iter().enumerate() {
-            if member { tp += 1 } else { fp += 1 }
+            if member {
+                tp += 1
+            } else {
+                fp += 1
+            }
             // `==` and not the total order: -0 and 0 are one score.
             if pool.get(index + 1).is_none_or(|next| next.0 != score) {
                 points.push(Point { threshold: score, true_positives: tp, false_positives: fp });
@@ -125,10 +131,7 @@ impl Roc {
 
     /// `(FPR, TPR)` of a point.
     pub fn rates(&self, point: &Point) -> (f64, f64) {
-        (
-            point.false_positives as f64 / self.nonmembers as f64,
-            point.true_positives as f64 / self.members as f64,
-        )
+        (point.false_positives as f64 / self.nonmembers as f64, point.true_positives as f64 / self.members as f64)
     }
 
     /// The curve as `(FPR, TPR)` for a plot: points on straight stretches left out, shape unchanged.

@@ -153,7 +153,9 @@ fn same_length(what: &str, found: usize, expected: usize) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    Err(Error::usage(format!("{expected} tokens were scored but there are {found} {what}: score both on the same tokens")))
+    Err(Error::usage(format!(
+        "{expected} tokens were scored but there are {found} {what}: score both on the same tokens"
+    )))
 }
 
 /// The column when it was computed, with its length checked.
@@ -200,8 +202,11 @@ mod tests {
 
     #[test]
     fn missing_statistics_make_a_score_unavailable_and_wrong_ones_an_error() {
-        let mut bare = RecordStats { tuned: TokenStats { log_prob: vec![-1.0], ..Default::default() }, ..Default::default() };
-        for score in [Score::PerplexityRatio, Score::Confidence, Score::MinKPlusPlus(0.2), Score::Zlib, Score::GradientNorm] {
+        let mut bare =
+            RecordStats { tuned: TokenStats { log_prob: vec![-1.0], ..Default::default() }, ..Default::default() };
+        for score in
+            [Score::PerplexityRatio, Score::Confidence, Score::MinKPlusPlus(0.2), Score::Zlib, Score::GradientNorm]
+        {
             assert_eq!(score.of(&bare).unwrap(), None);
         }
         bare.tuned.max_prob = vec![0.1, 0.2];

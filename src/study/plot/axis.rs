@@ -5,7 +5,7 @@
 pub enum Scale {
     /// Equal steps, equal distances.
     Linear,
-    /// Equal ratios, equal distances. Values that are not positive sit at the low end.
+    /// Equal ratios, equal distances. Values that are not positive lie far below the low end.
     Log,
 }
 
@@ -106,7 +106,8 @@ impl Settled {
         let place = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
             Scale::Log if value > 0.0 => (value / self.low).ln() / (self.high / self.low).ln(),
-            Scale::Log => 0.0,
+            // Far outside, not at the edge: a curve that comes from zero enters the picture, and does not run along its frame.
+            Scale::Log => -10.0,
         };
         let place = place.clamp(-10.0, 11.0);
         if self.reversed { 1.0 - place } else { place }
@@ -123,7 +124,8 @@ impl Settled {
     fn linear_ticks(&self, want: usize) -> Vec<Tick> {
         let raw = (self.high - self.low) / want.max(2) as f64;
         let decade = 10f64.powf(raw.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * decade).find(|s| *s >= raw * 0.999).unwrap_or(10.0 * decade);
+        let step =
+            [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * decade).find(|s| *s >= raw * 0.999).unwrap_or(10.0 * decade);
         let decimals = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
         let first = (self.low / step - 1e-9).ceil() as i64;
         let last = (self.high / step + 1e-9).floor() as i64;

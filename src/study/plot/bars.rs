@@ -75,7 +75,7 @@ impl BarChart {
         let (bottom, height) = (area.top + area.height, area.top + area.height + 46.0);
 
         let (mut grid, mut body) = (String::new(), String::new());
-        for tick in x.ticks((area.width / 75.0) as usize) {
+        for tick in x.ticks((area.width / 60.0) as usize) {
             let Some(text) = tick.text else { continue };
             let at = px(area.x(&x, tick.value));
             let _ = write!(grid, "M{at} {}V{}", px(area.top), px(bottom));
@@ -91,7 +91,11 @@ impl BarChart {
                 let Some(bar) = bar.filter(|bar| bar.value.is_finite()) else { continue };
                 let y = row_top + thick * series as f64;
                 let name = self.series.get(series).map_or("", String::as_str);
-                let _ = writeln!(body, "{}", draw(&bar, label, name, series, base, y, thick, |v| area.x(&x, v)));
+                let _ = writeln!(
+                    body,
+                    "{}",
+                    draw(&bar, label, name, series, base, y, thick, |v| area.x(&x, v).max(area.left))
+                );
             }
         }
         let axis = format!("<path class=\"fp-axis\" d=\"M{} {}V{}\"/>\n", px(base), px(area.top), px(bottom));
@@ -110,7 +114,16 @@ impl BarChart {
 }
 
 #[allow(clippy::too_many_arguments)]
-fn draw(bar: &Bar, label: &str, name: &str, series: usize, base: f64, y: f64, thick: f64, x: impl Fn(f64) -> f64) -> String {
+fn draw(
+    bar: &Bar,
+    label: &str,
+    name: &str,
+    series: usize,
+    base: f64,
+    y: f64,
+    thick: f64,
+    x: impl Fn(f64) -> f64,
+) -> String {
     let end = x(bar.value);
     let (from, width) = (base.min(end), (end - base).abs().max(0.5));
     let text = short(bar.value);
@@ -150,6 +163,7 @@ fn draw(bar: &Bar, label: &str, name: &str, series: usize, base: f64, y: f64, th
         right = right.max(at);
         let _ = write!(out, "<path class=\"fp-l fp-ink\" d=\"M{} {}v{}\"/>", px(at), px(y), px(thick));
     }
-    let _ = write!(out, "<text class=\"fp-t\" x=\"{}\" y=\"{}\">{text}</text>", px(right + 5.0), px(y + 0.5 * thick + 4.0));
+    let _ =
+        write!(out, "<text class=\"fp-t\" x=\"{}\" y=\"{}\">{text}</text>", px(right + 5.0), px(y + 0.5 * thick + 4.0));
     out
 }

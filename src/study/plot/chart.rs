@@ -176,7 +176,7 @@ impl Chart {
         let shown: &[Key] = if keys.len() == 1 && keys[0].name == self.title { &[] } else { &keys };
         let (legend, below) = legend(shown, below, self.width);
         let left = left_margin(&y, self.height);
-        let width = self.width - left - 18.0;
+        let width = self.width - left - 24.0;
         let top = below + 10.0;
         let height = if self.square { top + width + 46.0 } else { self.height.max(top + 130.0) };
         let area = Area { left, top, width, height: height - top - 46.0 };
@@ -232,20 +232,39 @@ impl Chart {
     }
 }
 
-/// Points of a path in pixels, with breaks at values that are not finite; repeats at the drawing's resolution left out.
+/// Points of a path in pixels, with breaks at values that are not finite. Points closer than half a pixel to the last
+/// one drawn are left out (a curve of thousands of steps stays small), except the end of each piece.
 fn path(points: impl Iterator<Item = (f64, f64)>, area: &Area, x: &Settled, y: &Settled) -> String {
+    const CLOSE: f64 = 0.5;
     let mut out = String::new();
-    let mut last: Option<(String, String)> = None;
+    let mut last: Option<(f64, f64)> = None;
+    let mut held: Option<(f64, f64)> = None;
+    let write_to = |out: &mut String, letter: char, at: (f64, f64)| {
+        let _ = write!(out, "{letter}{} {}", px(at.0), px(at.1));
+    };
     for (a, b) in points {
         if !(a.is_finite() && b.is_finite()) {
+            if let Some(end) = held.take() {
+                write_to(&mut out, 'L', end);
+            }
             last = None;
             continue;
         }
-        let here = (px(area.x(x, a)), px(area.y(y, b)));
-        if last.as_ref() != Some(&here) {
-            let _ = write!(out, "{}{} {}", if last.is_none() { 'M' } else { 'L' }, here.0, here.1);
+        let here = (area.x(x, a), area.y(y, b));
+        match last {
+            Some(drawn) if (drawn.0 - here.0).abs().max((drawn.1 - here.1).abs()) < CLOSE => held = Some(here),
+            _ => {
+                // A jump leaves from the last point that was there, not from the last that was drawn.
+                if let Some(from) = held.take() {
+                    write_to(&mut out, 'L', from);
+                }
+                write_to(&mut out, if last.is_none() { 'M' } else { 'L' }, here);
+                last = Some(here);
+            }
         }
-        last = Some(here);
+    }
+    if let Some(end) = held {
+        write_to(&mut out, 'L', end);
     }
     out
 }

@@ -202,7 +202,11 @@ pub(super) fn legend(keys: &[Key], top: f64, width: f64) -> (String, f64) {
                 if through { line("fp-l") + &dot } else { dot }
             }
             Swatch::Box => {
-                format!("<rect class=\"fp-p\" x=\"{}\" y=\"{}\" width=\"14\" height=\"10\" rx=\"2\"/>", px(x + 4.0), px(middle - 5.0))
+                format!(
+                    "<rect class=\"fp-p\" x=\"{}\" y=\"{}\" width=\"14\" height=\"10\" rx=\"2\"/>",
+                    px(x + 4.0),
+                    px(middle - 5.0)
+                )
             }
             Swatch::Mark => format!("<path class=\"fp-l\" d=\"M{} {}v12\"/>", px(x + 11.0), px(middle - 6.0)),
         });
@@ -227,11 +231,16 @@ pub(super) fn marker(shape: usize, x: f64, y: f64) -> String {
 pub(super) fn axes(area: &Area, x: &Settled, y: &Settled, x_label: &str, y_label: &str, height: f64) -> String {
     let (right, bottom) = (area.left + area.width, area.top + area.height);
     let (mut grid, mut small, mut texts) = (String::new(), String::new(), String::new());
-    for tick in x.ticks((area.width / 75.0) as usize) {
+    for tick in x.ticks((area.width / 60.0) as usize) {
         let at = px(area.x(x, tick.value));
         if let Some(text) = tick.text {
             let _ = write!(grid, "M{at} {}V{}", px(area.top), px(bottom));
-            let _ = writeln!(texts, "<text class=\"fp-t fp-m\" x=\"{at}\" y=\"{}\">{}</text>", px(bottom + 16.0), escape(&text));
+            let _ = writeln!(
+                texts,
+                "<text class=\"fp-t fp-m\" x=\"{at}\" y=\"{}\">{}</text>",
+                px(bottom + 16.0),
+                escape(&text)
+            );
         } else {
             let _ = write!(small, "M{at} {}v4", px(bottom));
         }

@@ -32,7 +32,7 @@ pub fn raster(title: &str, steps: u64, groups: u64, fired: &[Fired]) -> String {
     let (legend, below) = legend(&keys, below, width);
     let left = left_margin(&y, height);
     let top = below + 10.0;
-    let area = Area { left, top, width: width - left - 18.0, height: height - top - 46.0 };
+    let area = Area { left, top, width: width - left - 24.0, height: height - top - 46.0 };
 
     // One path a sign: thousands of bits stay a small file. A tick is at least as big as the eye needs.
     let cell = (area.width / steps as f64, area.height / groups as f64);

@@ -45,7 +45,10 @@ fn ticks_are_round_numbers() {
     assert_eq!(labels(&settled(Axis::linear("").range(-0.3, 0.3)), 3), ["\u{2212}0.2", "0.0", "0.2"]);
     assert_eq!(labels(&settled(Axis::log("").range(1e-3, 1.0)), 5), ["0.001", "0.01", "0.1", "1"]);
     assert_eq!(labels(&settled(Axis::log("").range(8.0, 120.0)), 5), ["10", "20", "50", "100"]);
-    assert_eq!(labels(&settled(Axis::log("").range(1e-8, 1e-4)), 3), ["10\u{207b}\u{2078}", "10\u{207b}\u{2076}", "10\u{207b}\u{2074}"]);
+    assert_eq!(
+        labels(&settled(Axis::log("").range(1e-8, 1e-4)), 3),
+        ["10\u{207b}\u{2078}", "10\u{207b}\u{2076}", "10\u{207b}\u{2074}"]
+    );
     assert_eq!([short(0.123456), short(12_345.6), short(0.0), short(2.0)], ["0.1235", "12,346", "0", "2"]);
 }
 
@@ -53,7 +56,7 @@ fn ticks_are_round_numbers() {
 fn positions_follow_the_scale() {
     let log = settled(Axis::log("").range(1e-2, 1.0));
     assert!((log.position(0.1) - 0.5).abs() < 1e-12);
-    assert_eq!(log.position(0.0), 0.0);
+    assert!(log.position(0.0) < 0.0, "zero lies outside");
     let down = settled(Axis::linear("").range(0.0, 4.0).reversed());
     assert!((down.position(1.0) - 0.75).abs() < 1e-12);
     // Ranges that make no sense are ignored, empty and constant data get an axis all the same.
