@@ -16,6 +16,9 @@ pub struct Shadows {
     records: usize,
 }
 
+/// Scores of one record under models trained on it, and under the others.
+type Split = (Vec<f64>, Vec<f64>);
+
 impl Shadows {
     /// `scores[shadow][record]` and `member[shadow][record]`.
     pub fn new(scores: Vec<Vec<f64>>, member: Vec<Vec<bool>>) -> Result<Self> {
@@ -50,8 +53,7 @@ impl Shadows {
         (self.scores.len(), self.records)
     }
 
-    /// The scores of one record under models trained on it, and under the others.
-    fn split(&self, record: usize) -> (Vec<f64>, Vec<f64>) {
+    fn split(&self, record: usize) -> Split {
         let (mut inside, mut outside) = (Vec::new(), Vec::new());
         for (row, mask) in self.scores.iter().zip(&self.member) {
             if mask[record] { inside.push(row[record]) } else { outside.push(row[record]) }
@@ -113,7 +115,7 @@ pub fn lira(target: &[f64], shadows: &Shadows, mode: Mode, variance: Variance) -
             )));
         }
     }
-    let pooled = |side: fn(&(Vec<f64>, Vec<f64>)) -> &Vec<f64>| -> Result<f64> {
+    let pooled = |side: fn(&Split) -> &Vec<f64>| -> Result<f64> {
         let (mut squares, mut freedom) = (0.0, 0.0);
         for split in &splits {
             let freedom_here = (side(split).len() as f64 - 1.0).max(0.0);
@@ -135,7 +137,7 @@ pub fn lira(target: &[f64], shadows: &Shadows, mode: Mode, variance: Variance) -
         let (mean, own) = mean_variance(values);
         (mean, if variance == Variance::Global { global } else { own }.max(floor))
     };
-    let judge = |(&x, (inside, outside)): (&f64, &(Vec<f64>, Vec<f64>))| {
+    let judge = |(&x, (inside, outside)): (&f64, &Split)| {
         let (mean_out, var_out) = fit(outside, global_out);
         match mode {
             Mode::Offline => (x - mean_out) / var_out.sqrt(),

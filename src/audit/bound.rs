@@ -324,7 +324,7 @@ mod tests {
         assert!((bound.tpr(0.4) - 0.6).abs() < 1e-9);
         // Pinsker is weaker than the curve, and the curve's area is below the one of a total-variation bound.
         let tv = bound.advantage();
-        assert!(tv >= 0.2 && tv < 0.202);
+        assert!((0.2..0.202).contains(&tv));
         assert!(bound.auc() < 0.5 + tv - 0.5 * tv * tv);
         // Nothing released, nothing permitted.
         let none = Bound::new(&Charge::Bits(0), Design::CoinFlip, 100, 100);

@@ -58,7 +58,7 @@ impl Report {
         Self {
             bound_does_not_apply: bound.why_not().map(str::to_owned),
             simultaneous_confidence: 1.0 - ALPHA,
-            alarm: rows.iter().flat_map(|row| &row.verdicts).any(|v| raised(v)),
+            alarm: rows.iter().flat_map(|row| &row.verdicts).any(raised),
             attacks: rows,
             charge,
             design,
