@@ -1,1 +1,3 @@
 //! Grids of runs, tables, plots and the report.
+
+pub mod plot;

@@ -1,0 +1,228 @@
+//! The audit's tables: text for people, CSV for spreadsheets, JSON for programs.
+
+use serde::{Deserialize, Serialize};
+
+use super::attack::HeldOut;
+use super::bound::{Bound, Charge, Design, Metric, Verdict, judge};
+use super::roc::{Roc, Summary};
+
+/// One attack.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// Its name.
+    pub attack: String,
+    /// Metrics, intervals, nulls.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// One verdict a metric.
+    pub verdicts: Vec<Verdict>,
+    /// Advantage of a threshold chosen on other records, where computed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<HeldOut>,
+}
+
+/// All attacks on one model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What the model's training charged for.
+    pub charge: Charge,
+    /// How members were chosen.
+    pub design: Design,
+    /// Why the bounds do not apply, where they do not.
+    pub bound_does_not_apply: Option<String>,
+    /// All limits hold together with this probability.
+    pub simultaneous_confidence: f64,
+    /// Whether any value lies surely above its bound.
+    pub alarm: bool,
+    /// The attacks.
+    pub attacks: Vec<Row>,
+}
+
+impl Report {
+    /// Judge `attacks` (name, curve) against what was charged. `candidates` are the members and non-members among whom
+    /// membership was drawn, which may be more than were scored.
+    pub fn new(attacks: &[(String, Roc)], charge: Charge, design: Design, candidates: (u64, u64)) -> Self {
+        const ALPHA: f64 = 0.05;
+        let bound = Bound::new(&charge, design, candidates.0, candidates.1);
+        let curves: Vec<&Roc> = attacks.iter().map(|(_, roc)| roc).collect();
+        let rows: Vec<Row> = attacks
+            .iter()
+            .zip(judge(&curves, &bound, ALPHA))
+            .map(|((name, roc), verdicts)| Row {
+                attack: name.clone(),
+                summary: roc.summary(),
+                verdicts,
+                held_out: None,
+            })
+            .collect();
+        Self {
+            bound_does_not_apply: bound.why_not().map(str::to_owned),
+            simultaneous_confidence: 1.0 - ALPHA,
+            alarm: rows.iter().flat_map(|row| &row.verdicts).any(raised),
+            attacks: rows,
+            charge,
+            design,
+        }
+    }
+
+    /// A table a terminal can show, with the notes a reader needs.
+    pub fn text(&self) -> String {
+        let head =
+            ["attack", "metric", "value", "95 % interval", "if nothing leaked", "bound", "sure above", "verdict"];
+        let mut table = vec![head.map(String::from).to_vec()];
+        for row in &self.attacks {
+            for verdict in &row.verdicts {
+                let cells = cells(&row.summary, verdict.metric);
+                let first = if verdict.metric == Metric::Auc { row.attack.clone() } else { String::new() };
+                table.push(vec![
+                    first,
+                    label(verdict.metric).into(),
+                    format!("{:.4}", cells.value),
+                    interval(cells.ci),
+                    interval(cells.null),
+                    verdict.bound.map_or("does not apply".into(), |b| format!("{b:.4}")),
+                    format!("{:.4}", verdict.lower_limit),
+                    Self::word(verdict).into(),
+                ]);
+            }
+        }
+        let mut out = align(&table);
+        if let Some(row) = self.attacks.first() {
+            let (m, n) = (row.summary.members, row.summary.nonmembers);
+            out.push_str(&format!("\n{m} members, {n} non-members; rates are fractions of records.\n"));
+        }
+        out.push_str(&format!(
+            "\"sure above\": lower limits that hold together with {:.0} %.\n",
+            100.0 * self.simultaneous_confidence
+        ));
+        match (&self.bound_does_not_apply, &self.charge) {
+            (Some(why), _) => out.push_str(&format!("The bound does not apply: {why}.\n")),
+            (None, Charge::Bits(bits)) => out.push_str(&format!(
+                "Bound: {bits} released bits; in expectation over runs and on average over records.\n"
+            )),
+            (None, Charge::EpsDelta { eps, delta, .. }) => {
+                out.push_str(&format!("Bound: the trade-off curve of (eps, delta) = ({eps:.4}, {delta:e}).\n"));
+            }
+            (None, Charge::NonPrivate) => {}
+        }
+        if self.alarm {
+            out.push_str("ALARM: a value lies surely above its bound: the model gives away more than was charged.\n");
+        }
+        out
+    }
+
+    /// One line an attack and metric, a header with units.
+    pub fn csv(&self) -> String {
+        let mut out = String::from(
+            "attack,metric,value [fraction],ci95_low [fraction],ci95_high [fraction],null95_low [fraction],\
+             null95_high [fraction],null_p [probability],bound [fraction],simultaneous_lower95 [fraction],alarm,\
+             uncharged_p [probability],members [records],nonmembers [records]\n",
+        );
+        for row in &self.attacks {
+            for verdict in &row.verdicts {
+                let c = cells(&row.summary, verdict.metric);
+                let bound = verdict.bound.map_or("does not apply".into(), |b| b.to_string());
+                let uncharged = verdict.uncharged_p.map_or("does not apply".into(), |p| p.to_string());
+                out.push_str(&format!(
+                    "{},{},{},{},{},{},{},{},{bound},{},{},{uncharged},{},{}\n",
+                    quote(&row.attack),
+                    verdict.metric.key(),
+                    c.value,
+                    c.ci[0],
+                    c.ci[1],
+                    c.null[0],
+                    c.null[1],
+                    c.p,
+                    verdict.lower_limit,
+                    raised(verdict),
+                    row.summary.members,
+                    row.summary.nonmembers,
+                ));
+            }
+        }
+        out
+    }
+
+    /// The whole report; `attacks[..]` hold the metrics by their keys.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("a report has string keys and finite numbers")
+    }
+
+    fn word(verdict: &Verdict) -> &'static str {
+        match verdict.bound {
+            _ if raised(verdict) => "ALARM",
+            Some(_) => "within",
+            None => "-",
+        }
+    }
+}
+
+/// Above the bound by its lower limit (at 5 %), or by the exact one-run test, which is sharper but has to be surer (1 %).
+fn raised(verdict: &Verdict) -> bool {
+    verdict.alarm || verdict.uncharged_p.is_some_and(|p| p <= 0.01)
+}
+
+struct Cells {
+    value: f64,
+    ci: [f64; 2],
+    null: [f64; 2],
+    p: f64,
+}
+
+fn cells(s: &Summary, metric: Metric) -> Cells {
+    let (value, ci, null, p) = match metric {
+        Metric::Auc => (s.auc, s.auc_ci, s.auc_null, s.auc_p),
+        Metric::Advantage => (s.advantage, s.advantage_ci, s.advantage_null, s.advantage_p),
+        Metric::TprAt1Percent => (s.tpr_at_fpr_0_01, s.tpr_at_fpr_0_01_ci, s.tpr_at_fpr_0_01_null, s.tpr_at_fpr_0_01_p),
+        Metric::TprAt01Percent => {
+            (s.tpr_at_fpr_0_001, s.tpr_at_fpr_0_001_ci, s.tpr_at_fpr_0_001_null, s.tpr_at_fpr_0_001_p)
+        }
+    };
+    Cells { value, ci, null, p }
+}
+
+fn label(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Auc => "AUC",
+        Metric::Advantage => "advantage",
+        Metric::TprAt1Percent => "TPR at FPR 1 %",
+        Metric::TprAt01Percent => "TPR at FPR 0.1 %",
+    }
+}
+
+fn interval([low, high]: [f64; 2]) -> String {
+    format!("{low:.4} to {high:.4}")
+}
+
+/// A CSV field, quoted where it must be.
+pub fn quote(field: &str) -> String {
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
+}
+
+/// Columns padded to their widest cell, two spaces apart, a rule under the head. Cells that start with a digit or a
+/// sign stand to the right.
+pub fn align(table: &[Vec<String>]) -> String {
+    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| table.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let mut out = String::new();
+    for (index, row) in table.iter().enumerate() {
+        let mut line = String::new();
+        for (cell, &width) in row.iter().zip(&widths) {
+            let pad = " ".repeat(width - cell.chars().count());
+            let number = index > 0 && cell.parse::<f64>().is_ok();
+            line.push_str(&if number { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") });
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+        if index == 0 {
+            out.push_str(&"-".repeat(widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)));
+            out.push('\n');
+        }
+    }
+    out
+}
