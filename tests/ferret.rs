@@ -8,7 +8,7 @@ use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot, Sum};
 use ferret::method::ferret::run::sign_or_coin;
 use ferret::method::ferret::{
-    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Route, Settings, Trainer, replay,
+    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Route, Run, Settings, Trainer, Transcript, replay,
 };
 use ferret::method::{Opening, Samples, Sensitive};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
@@ -65,18 +65,30 @@ fn settings(weights: &Weights, size: usize, f: impl FnOnce(&mut Settings)) -> Se
     s
 }
 
-/// Run to the end on the CPU; final weights, transcript.
-fn run(
+fn trainer<'a>(
     base: &Weights,
-    s: &Settings,
-    records: &[Example],
-    micro: usize,
-) -> (Weights, ferret::method::ferret::Transcript) {
+    settings: &Settings,
+    releases: Option<Releases>,
+    secret: &'a Secret,
+    records: &'a [Example],
+    micro_batch: usize,
+) -> Trainer<'a, Cpu<f32>> {
+    let run = Run {
+        base: base.clone(),
+        base_sha256: checkpoint::tensors_sha256(base),
+        settings: settings.clone(),
+        releases,
+        secret,
+        records: Sensitive::new(records),
+        micro_batch,
+    };
+    Trainer::new(Cpu::new(), run).unwrap()
+}
+
+/// Run to the end on the CPU; final weights, transcript.
+fn run(base: &Weights, s: &Settings, records: &[Example], micro: usize) -> (Weights, Transcript) {
     let secret = Secret::insecure(9);
-    let sha = checkpoint::tensors_sha256(base);
-    let mut trainer =
-        Trainer::new(Cpu::<f32>::new(), base.clone(), sha, s.clone(), None, &secret, Sensitive::new(records), micro)
-            .unwrap();
+    let mut trainer = trainer(base, s, None, &secret, records, micro);
     while trainer.step().unwrap().is_some() {}
     trainer.finish(s.steps).unwrap()
 }
@@ -227,16 +239,11 @@ fn resuming_after_any_step_ends_in_the_same_bits() {
     let s = settings(&base, 1, |_| ());
     let whole = run(&base, &s, &records, 8);
     let secret = Secret::insecure(9);
-    let sha = checkpoint::tensors_sha256(&base);
-    let new = |releases| {
-        let (records, base) = (Sensitive::new(records.as_slice()), base.clone());
-        Trainer::new(Cpu::<f32>::new(), base, sha.clone(), s.clone(), releases, &secret, records, 8).unwrap()
-    };
-    let mut trainer = new(None);
-    while trainer.step().unwrap().is_some() {
-        trainer = new(Some(trainer.so_far().releases));
+    let mut part = trainer(&base, &s, None, &secret, &records, 8);
+    while part.step().unwrap().is_some() {
+        part = trainer(&base, &s, Some(part.so_far().releases), &secret, &records, 8);
     }
-    let resumed = trainer.finish(s.steps).unwrap();
+    let resumed = part.finish(s.steps).unwrap();
     assert_eq!(resumed.1, whole.1);
 }
 
@@ -248,10 +255,7 @@ fn the_mask_does_not_depend_on_the_data() {
     let fires = |seed| {
         let records = records(&base.config, 40, seed);
         let secret = Secret::insecure(seed);
-        let records = Sensitive::new(records.as_slice());
-        let mut trainer =
-            Trainer::new(Cpu::<f32>::new(), base.clone(), "0".repeat(64), s.clone(), None, &secret, records, 8)
-                .unwrap();
+        let mut trainer = trainer(&base, &s, None, &secret, &records, 8);
         let mut fires = Vec::new();
         while let Some(step) = trainer.step().unwrap() {
             fires.push((step.step, step.groups));
@@ -287,21 +291,6 @@ fn ties_take_the_public_coin() {
     let (_, transcript) =
         run(&broken, &settings(&base, 1, |s| s.route = Route::Direct).also_no_decay(), &silent_free(&base.config), 8);
     assert!(matches!(transcript.releases, Releases::Bits(b) if b.iter().all(|b| [1, -1].contains(b))));
-}
-
-fn silent_free(config: &Config) -> Vec<Example> {
-    records(config, 40, 4)
-}
-
-trait NoDecay {
-    fn also_no_decay(self) -> Self;
-}
-
-impl NoDecay for Settings {
-    fn also_no_decay(mut self) -> Self {
-        self.weight_decay = 0.0;
-        self
-    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ mod tests {
     fn ranges_cover_every_example_once() {
         let examples: Vec<Example> = [3, 1, 9, 2, 2].map(|n| Example::all(vec![0; n])).to_vec();
         assert_eq!(by_rows(&examples, 4), [0..2, 2..3, 3..5]);
-        assert_eq!(by_rows(&examples, 100), [0..5]);
+        assert_eq!(by_rows(&examples, 100), vec![0..5]);
         assert!(by_rows(&[], 4).is_empty());
     }
 }

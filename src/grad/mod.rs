@@ -1,13 +1,18 @@
 //! What backward delivers to: [`Sum`] adds up, [`PerSample`] materialises every sample's gradient (the oracle of the tests),
+//! [`Norms`] takes every sample's norm without its gradient and keeps the factors for the clipped sum ([`Clipping`]),
 //! [`GroupDot`] projects on FERRET's directions.
 //! [`Dense`] and [`GroupDirection`] are the mirror image: tangents for [`Decoder::jvp`](crate::model::Decoder::jvp).
 
+mod clip;
 mod dense;
 mod group_dot;
+mod norms;
 mod per_sample;
 mod sum;
 
+pub use clip::{ClipFunction, Clipping, Factors, Style};
 pub use dense::Dense;
 pub use group_dot::{GroupDirection, GroupDot};
+pub use norms::Norms;
 pub use per_sample::PerSample;
 pub use sum::Sum;

@@ -99,6 +99,7 @@ fn one_head<F: Real>(
 /// `dk = dsᵀ q`.
 ///
 /// Shapes: `dout`, `out`: (N, C); `lse`: (N, H); `qkv`, `dqkv`: (N, 3 C).
+#[allow(clippy::too_many_arguments)]
 pub fn backward<F: Real>(
     dout: ArrayView2<F>,
     out: ArrayView2<F>,
@@ -250,12 +251,12 @@ fn heads_of<F>(segments: Vec<ArrayViewMut2<F>>, heads: usize) -> Vec<Vec<ArrayVi
 }
 
 /// The first `rows * cols` elements of `scratch` as a matrix.
-fn block<F>(scratch: &mut [F], rows: usize, cols: usize) -> ArrayViewMut2<'_, F> {
+pub(super) fn block<F>(scratch: &mut [F], rows: usize, cols: usize) -> ArrayViewMut2<'_, F> {
     ArrayViewMut2::from_shape((rows, cols), &mut scratch[..rows * cols]).expect("scratch is long enough")
 }
 
 /// Two buffers of `len` elements with stale content, kept by the thread for the next call.
-fn with_scratch<F: Real>(len: usize, f: impl FnOnce(&mut [F], &mut [F])) {
+pub(super) fn with_scratch<F: Real>(len: usize, f: impl FnOnce(&mut [F], &mut [F])) {
     use std::cell::RefCell;
     thread_local!(static SCRATCH: RefCell<[Vec<u64>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) });
     SCRATCH.with_borrow_mut(|buffers| {

@@ -3,12 +3,15 @@
 use crate::kernel::elementwise::tests::noise;
 use ndarray::Array2;
 
+type Array = Array2<f64>;
+type Arrays = [Array];
+
 /// An op as functions of its differentiable inputs.
 pub(crate) struct Op<'a> {
     pub inputs: Vec<Array2<f64>>,
-    pub forward: &'a dyn Fn(&[Array2<f64>]) -> Array2<f64>,
-    pub backward: &'a dyn Fn(&[Array2<f64>], &Array2<f64>) -> Vec<Array2<f64>>,
-    pub jvp: &'a dyn Fn(&[Array2<f64>], &[Array2<f64>]) -> Array2<f64>,
+    pub forward: &'a dyn Fn(&Arrays) -> Array2<f64>,
+    pub backward: &'a dyn Fn(&Arrays, &Array) -> Vec<Array>,
+    pub jvp: &'a dyn Fn(&Arrays, &Arrays) -> Array2<f64>,
 }
 
 fn dot(a: &Array2<f64>, b: &Array2<f64>) -> f64 {

@@ -5,11 +5,13 @@
 
 pub mod activation;
 pub mod attention;
+pub mod clip;
 pub mod cross_entropy;
 pub mod embedding;
 pub mod linear;
 pub mod norm;
 pub mod residual;
+pub mod sample_norm;
 pub mod segments;
 
 pub use segments::Segments;

@@ -7,7 +7,7 @@ use crate::cli::interrupt;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::ferret::{
-    self, BatchPer, MaskKind, Payload, Release, Releases, Route, Settings, Trainer, Transcript, transcript,
+    self, BatchPer, MaskKind, Payload, Release, Releases, Route, Run, Settings, Trainer, Transcript, transcript,
 };
 use crate::method::folder::Folder;
 use crate::method::groups::{Grouping, Groups};
@@ -69,7 +69,12 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
         (None, Some(n), None) => Grouping::Bucket(n),
         (None, None, Some(grouping)) => grouping,
         (None, None, None) => return Err(Error::usage("--method ferret needs --groups N or --bucket N")),
-        _ => return Err(Error::usage(format!("--method {} has its groups: leave out --groups and --bucket", args.method))),
+        _ => {
+            return Err(Error::usage(format!(
+                "--method {} has its groups: leave out --groups and --bucket",
+                args.method
+            )));
+        }
     };
     let groups = Groups::new(layout, grouping)?;
     let Some(epsilon) = args.epsilon else {
@@ -126,7 +131,9 @@ fn release(args: &Args, settings: &Settings) -> Result<Release> {
     let f = &args.ferret;
     let fires = shared(&settings.fires(args.max_steps.unwrap_or(settings.steps)), settings.batch_per);
     let calibrated = |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match f.dp_epsilon {
-        Some(eps) if fires.is_empty() => Err(Error::usage(format!("no group fires, so no {what} makes the run ({eps}, {})-DP", f.delta))),
+        Some(eps) if fires.is_empty() => {
+            Err(Error::usage(format!("no group fires, so no {what} makes the run ({eps}, {})-DP", f.delta)))
+        }
         Some(eps) => Ok(find(eps, f.delta, settings.sampling_rate, &fires)?.pld.upper),
         None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
     };
@@ -221,16 +228,16 @@ impl Job for Work<'_> {
         }
         let records = Sensitive::new(records.examples);
         let weights = std::mem::replace(&mut base.weights, crate::model::Weights::zeros(tiny()));
-        let mut trainer = Trainer::new(
-            backend,
-            weights,
+        let run = Run {
+            base: weights,
             base_sha256,
-            settings.clone(),
+            settings: settings.clone(),
             releases,
-            &secret,
-            records.as_ref().map(Vec::as_slice),
-            args.micro_batch,
-        )?;
+            secret: &secret,
+            records: records.as_ref().map(Vec::as_slice),
+            micro_batch: args.micro_batch,
+        };
+        let mut trainer = Trainer::new(backend, run)?;
         let before = evaluate(trainer.decoder(), &held_out)?;
         let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
         let bar = progress(steps_run.into(), "steps", args.quiet);
@@ -346,7 +353,9 @@ fn text(summary: &Value) -> String {
     for unmet in summary["not_met"].as_array().into_iter().flatten() {
         out += &format!("  not met: {}\n", unmet.as_str().unwrap_or_default());
     }
-    if let (Some(before), Some(after)) = (summary["eval_before"]["perplexity"].as_f64(), summary["eval_after"]["perplexity"].as_f64()) {
+    if let (Some(before), Some(after)) =
+        (summary["eval_before"]["perplexity"].as_f64(), summary["eval_after"]["perplexity"].as_f64())
+    {
         out += &format!("held-out perplexity {before:.3} before, {after:.3} after\n");
     }
     out + &format!("{}\n", summary["out"].as_str().unwrap_or_default())

@@ -12,6 +12,6 @@ pub mod transcript;
 
 pub use grouping::Grouping;
 pub use replay::{Released, Replayer, replay};
-pub use run::Trainer;
+pub use run::{Run, Trainer};
 pub use settings::{BatchPer, Engine, MaskKind, Payload, Release, Route, Settings};
 pub use transcript::{Releases, Transcript};

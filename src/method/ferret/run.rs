@@ -16,6 +16,24 @@ use crate::optim::Silent;
 use crate::privacy::statement::Sampler;
 use crate::rng::{Secret, SecretDomain, coin};
 
+/// What a run is made of.
+pub struct Run<'a> {
+    /// The model it begins at.
+    pub base: Weights,
+    /// SHA-256 of the base model's tensors.
+    pub base_sha256: String,
+    /// What it is told.
+    pub settings: Settings,
+    /// The releases of an earlier part of the same run, to continue after.
+    pub releases: Option<Releases>,
+    /// The generator of samples, flips and noise.
+    pub secret: &'a Secret,
+    /// What it learns from.
+    pub records: Sensitive<&'a [Example]>,
+    /// Records computed on at once.
+    pub micro_batch: usize,
+}
+
 /// A run in progress.
 pub struct Trainer<'a, B: Backend> {
     held: Held<B>,
@@ -51,6 +69,9 @@ pub struct Private {
     pub loss: Option<f64>,
 }
 
+/// Records, and the fired groups that see them.
+type Sample = (Sensitive<Vec<usize>>, Vec<u32>);
+
 /// What a batch contributes to a step, sensitive until released.
 struct Shares {
     /// `<gradient, u>` for every fired group.
@@ -59,17 +80,9 @@ struct Shares {
 }
 
 impl<'a, B: Backend> Trainer<'a, B> {
-    /// Begin, or continue after `releases`: those of an earlier part of the same run.
-    pub fn new(
-        backend: B,
-        base: Weights,
-        base_sha256: String,
-        settings: Settings,
-        releases: Option<Releases>,
-        secret: &'a Secret,
-        records: Sensitive<&'a [Example]>,
-        micro_batch: usize,
-    ) -> Result<Self> {
+    /// Begin, or continue.
+    pub fn new(backend: B, run: Run<'a>) -> Result<Self> {
+        let Run { base, base_sha256, settings, releases, secret, records, micro_batch } = run;
         settings.check()?;
         if settings.sampler == Sampler::Shuffle && settings.batch_per == BatchPer::Bit {
             return Err(Error::usage("--sampler shuffle has one batch a step: use --batch-per step, or poisson"));
@@ -162,7 +175,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
     }
 
     /// The samples of a step: each a list of records and the fired groups that see it.
-    fn samples(&self, step: u32, groups: &[u32]) -> Result<Vec<(Sensitive<Vec<usize>>, Vec<u32>)>> {
+    fn samples(&self, step: u32, groups: &[u32]) -> Result<Vec<Sample>> {
         let Settings { sampler, records, batch, batch_per, .. } = self.settings;
         let samples = Samples::new(self.secret, sampler, records as usize, batch as usize)?;
         Ok(match batch_per {
