@@ -4,7 +4,7 @@
 //! [composed](super::spectrum) by FFT, in both directions of the neighbouring relation, and the lattice is refined until the two
 //! answers are close or a second's work is used up; the bounds hold either way.
 //!
-//! Single bits with a batch each need none of this: see [`binomial`](super::binomial).
+//! Single bits with a batch each need none of this: see [`binomial`].
 //!
 //! What is bounded and charged: discretisation, truncated tails, FFT round-off and wrap-around, rounding of masses
 //! and losses. What is taken on trust: that `libm`'s erfc and the system's exp and ln are good to the last few bits. For
