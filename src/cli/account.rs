@@ -96,8 +96,10 @@ pub fn run(args: Args) -> Result<()> {
         Some(_) => ask.setting_name(),
     };
     let mut text = format!("{what} at delta = {:e}, one record added or removed, Poisson sampling\n", ask.delta);
-    text += &format!("  RDP            {:.4}\n", answer.rdp);
-    let line = |name: &str, b: Bounds| format!("  {name}{:.4}   (not below {:.4})\n", b.upper, b.lower);
+    text += &format!("  RDP            {:.4}\n", up(answer.rdp));
+    let line = |name: &str, b: Bounds| {
+        format!("  {name}{:.4}   (not below {:.4})\n", up(b.upper), (1e4 * b.lower).floor() / 1e4)
+    };
     if let Some(refined) = answer.refined {
         text += &line("PLD at 1e-3    ", answer.pld);
         text += &line("PLD refined    ", refined);
@@ -105,6 +107,11 @@ pub fn run(args: Args) -> Result<()> {
         text += &line("PLD            ", answer.pld);
     }
     fsio::print(&text)
+}
+
+/// Four places, rounded up: a bound that is printed is still a bound.
+fn up(x: f64) -> f64 {
+    (1e4 * x).ceil() / 1e4
 }
 
 /// The question, checked.
@@ -232,7 +239,7 @@ fn equation_12(p: f64, json: bool) -> Result<()> {
         "sigma / C", "alpha", "Eq. (12)", "true"
     );
     for r in rows {
-        let verdict = if r.fails { "claims less than is true" } else { "" };
+        let verdict = if r.fails { "claims less than is true" } else { "vacuous" };
         text += &format!("{:>9}  {:>5}  {:>10.1e}  {:>10.1e}  {verdict}\n", r.sigma, r.order, r.claimed, r.correct);
     }
     text += "\nFor a true (eps, delta) use --mechanism dither or rr.\n";

@@ -49,7 +49,7 @@ pub fn sufficient(
     delta: f64,
     event: impl Fn(f64) -> Event,
 ) -> Result<f64> {
-    Ok(boundary(start, 1e9, epsilon, &|x| Ok(accountant.epsilon(&event(x), delta)?.upper))?.1)
+    Ok(boundary(start, 1e9, epsilon, PRECISION, 0.01, &|x| Ok(accountant.epsilon(&event(x), delta)?.upper))?.1)
 }
 
 fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event) -> Result<Settings> {
@@ -60,25 +60,46 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     let pld = Pld::default();
     let rough = Pld { tolerance: 0.02, largest_log2: 16, ..pld };
     let start = 0.5 * largest.min(2.0);
-    let by_rdp = boundary(start, largest, epsilon, &|x| Ok(rdp.epsilon(&event(x), delta)?.upper))?.1;
-    let near = boundary_within(start, largest, epsilon, 5e-3, &|x| Ok(rough.epsilon(&event(x), delta)?.upper))?.1;
-    let upper = boundary(near, largest, epsilon, &|x| Ok(pld.epsilon(&event(x), delta)?.upper))?.1;
-    let lower = boundary(upper, largest, epsilon, &|x| Ok(pld.epsilon(&event(x), delta)?.lower))?.0;
-    Ok(Settings { rdp: by_rdp, pld: Bounds { lower: lower.min(upper), upper } })
+    let search = |start, precision, reach, accountant: &dyn Accountant| {
+        boundary(start, largest, epsilon, precision, reach, &|x| Ok(accountant.epsilon(&event(x), delta)?.upper))
+    };
+    let by_rdp = search(start, PRECISION, 1.0, &rdp)?.1;
+    let near = search(by_rdp, 5e-3, 0.1, &rough)?.1;
+    let upper = search(near, PRECISION, 4e-3, &pld)?.1;
+    Ok(Settings {
+        rdp: by_rdp,
+        pld: Bounds { lower: insufficient(upper, epsilon, &|x| pld.epsilon(&event(x), delta))?, upper },
+    })
 }
 
-fn boundary(start: f64, largest: f64, target: f64, f: &dyn Fn(f64) -> Result<f64>) -> Result<(f64, f64)> {
-    boundary_within(start, largest, target, PRECISION, f)
+/// A setting just below `from` whose epsilon is proven to be above `target`; 0 if none is found nearby.
+fn insufficient(from: f64, target: f64, f: &dyn Fn(f64) -> Result<Bounds>) -> Result<f64> {
+    let mut x = from;
+    for _ in 0..8 {
+        let lower = match f(x) {
+            Ok(bounds) => bounds.lower,
+            Err(Error::Privacy(_)) => return Ok(x),
+            Err(e) => return Err(e),
+        };
+        if lower > target {
+            return Ok(x);
+        }
+        // Epsilon falls about as 1 / x, or faster.
+        x *= (lower / target).clamp(0.9, 1.0) * (1.0 - PRECISION);
+    }
+    Ok(0.0)
 }
 
 /// (x, y) with f(x) > target >= f(y) and y / x <= 1 + `precision`, for f falling; x is 0 if the target holds everywhere.
 ///
-/// Brackets around `start` by growing factors, then regula falsi in logarithms, with a step of bisection whenever it stalls.
-fn boundary_within(
+/// Brackets around `start` by growing factors, the first 1 + `reach`, then regula falsi in logarithms, with a step of bisection
+/// whenever it stalls.
+fn boundary(
     start: f64,
     largest: f64,
     target: f64,
     precision: f64,
+    reach: f64,
     f: &dyn Fn(f64) -> Result<f64>,
 ) -> Result<(f64, f64)> {
     // No finite epsilon is an answer here: too little noise.
@@ -87,7 +108,7 @@ fn boundary_within(
         Err(Error::Privacy(_)) => Ok(f64::INFINITY),
         Err(e) => Err(e),
     };
-    let (mut high, mut growth) = (start, 1.0 + 4.0 * precision);
+    let (mut high, mut growth) = (start, 1.0 + reach);
     let mut at_high = excess(high)?;
     let (mut low, mut at_low) = (high, at_high);
     while at_high > 0.0 {
@@ -101,7 +122,7 @@ fn boundary_within(
         growth *= growth.min(4.0);
         at_high = excess(high)?;
     }
-    let mut growth = 1.0 + 4.0 * precision;
+    let mut growth = 1.0 + reach;
     while at_low <= 0.0 {
         if low < 1e-9 {
             return Ok((0.0, low));
@@ -137,10 +158,10 @@ mod tests {
     #[test]
     fn the_boundary_is_enclosed() {
         for root in [1e-3, 0.7, 40.0] {
-            let (low, high) = boundary(1.0, 1e9, 2.0, &|x| Ok(2.0 * (root / x).powf(1.7))).unwrap();
+            let (low, high) = boundary(1.0, 1e9, 2.0, PRECISION, 0.01, &|x| Ok(2.0 * (root / x).powf(1.7))).unwrap();
             assert!(low < root && root <= high && high / low <= 1.0 + 1.01 * PRECISION, "{low} {root} {high}");
         }
-        assert!(boundary(1.0, 10.0, 2.0, &|_| Ok(3.0)).is_err());
-        assert_eq!(boundary(1.0, 10.0, 2.0, &|_| Ok(1.0)).unwrap().0, 0.0);
+        assert!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(3.0)).is_err());
+        assert_eq!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(1.0)).unwrap().0, 0.0);
     }
 }

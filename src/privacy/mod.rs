@@ -1,9 +1,9 @@
 //! Events, accountants, guarantees and statements. Knows no tensors.
 //!
-//! What was released is an [`Event`](event::Event); what it costs is an [`Accountant`](accountant::Accountant)'s
+//! What was released is an [`Event`]; what it costs is an [`Accountant`]'s
 //! answer. [`rdp`] is the classical bound, [`pld`] composes the privacy-loss distribution and brackets epsilon from
 //! both sides, [`mi`] counts nats of mutual information, which are another unit altogether: see
-//! [`Guarantee`](guarantee::Guarantee).
+//! [`Guarantee`].
 
 pub mod accountant;
 pub mod binomial;

@@ -4,7 +4,7 @@
 //! [composed](super::spectrum) by FFT, in both directions of the neighbouring relation, and the lattice is refined until the two
 //! answers are close or a second's work is used up; the bounds hold either way.
 //!
-//! Single bits with a batch each need none of this: see [`binomial`](super::binomial).
+//! Single bits with a batch each need none of this: see [`binomial`].
 //!
 //! What is bounded and charged: discretisation, truncated tails, FFT round-off and wrap-around, rounding of masses
 //! and losses. What is taken on trust: that `libm`'s erfc and the system's exp and ln are good to the last few bits. For
@@ -58,10 +58,10 @@ impl Accountant for Pld {
         if steps.is_empty() {
             return Ok(Bounds { lower: 0.0, upper: 0.0 });
         }
-        if let [(Step::Response { flip, sampling_rate, bits: 1 }, count)] = steps[..] {
-            if count <= binomial::MOST {
-                return Ok(binomial::epsilon(flip, sampling_rate, count, delta));
-            }
+        if let [(Step::Response { flip, sampling_rate, bits: 1 }, count)] = steps[..]
+            && count <= binomial::MOST
+        {
+            return Ok(binomial::epsilon(flip, sampling_rate, count, delta));
         }
         let mut planner = FftPlanner::new();
         let mut sides = Vec::new();
@@ -220,4 +220,41 @@ fn out_of_reach(steps: &[(Step, u64)], delta: f64) -> Error {
         "no finite epsilon at delta = {delta:e} after {count} steps: a single step loses more than {LARGEST_LOSS} nats with a \
          probability above delta, which protects nothing; use more noise (or flips), or a larger delta"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::curve::outcomes;
+    use super::*;
+
+    /// Each direction by itself, as the larger of the two is nearly always "remove" and would hide a mistake in "add".
+    #[test]
+    fn each_direction_encloses_the_count_over_all_outcomes() {
+        let (flip, q, bits, steps, delta) = (0.1, 0.2, 2, 6, 1e-3);
+        let atoms = outcomes(flip, q, bits);
+        let mut products = vec![(1.0, 1.0)];
+        for _ in 0..steps {
+            products = products.iter().flat_map(|&(m, r)| atoms.iter().map(move |&(n, s)| (m * n, r * s))).collect();
+        }
+        let step = Step::Response { flip, sampling_rate: q, bits };
+        let mut found = Vec::new();
+        for direction in [Direction::Remove, Direction::Add] {
+            let stick = |eps: f64| -> f64 {
+                let t = eps.exp();
+                let term = |&(m, r): &(f64, f64)| match direction {
+                    Direction::Remove => m * (r - t).max(0.0),
+                    Direction::Add => m * (1.0 - t * r).max(0.0),
+                };
+                products.iter().map(term).sum()
+            };
+            let curves = [(Curve::new(step, direction), steps)];
+            let mut planner = FftPlanner::new();
+            let window = aim(&curves, delta, 18, &mut planner);
+            let b = enclose(&curves, &window, 1 << 16, delta, &mut planner);
+            assert!(stick(b.upper) <= delta && stick(b.lower) >= delta, "{direction:?}: {b:?}");
+            assert!(b.upper - b.lower < 0.01 * b.upper, "{direction:?}: {b:?}");
+            found.push(b.upper);
+        }
+        assert!((found[0] - found[1]).abs() > 0.05, "the directions should differ: {found:?}");
+    }
 }

@@ -101,7 +101,8 @@ impl Parts {
     /// is within 1/θ of that loss.
     pub fn chernoff_tilt(&self, delta: f64) -> f64 {
         let mut tilt = smallest(-16.0, 25.0, 45, |t| (self.cumulant(t)[0] - delta.ln()) / t);
-        while tilt > 1e-7 && !(tilt * tilt * self.cumulant(tilt)[2] >= 1.0) {
+        let spread = |tilt: f64| tilt * tilt * self.cumulant(tilt)[2];
+        while tilt > 1e-7 && (spread(tilt) < 1.0 || spread(tilt).is_nan()) {
             tilt /= 1.5;
         }
         tilt
