@@ -2,12 +2,13 @@
 
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::{
-    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Released, Releases, Replayer, Route, Sampler, Settings,
-    Transcript, replay,
+    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Released, Releases, Replayer, Route, Settings, Transcript,
+    replay,
 };
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::{Activation, Config, ParamId, Weights};
 use ferret::optim::{Schedule, Silent};
+use ferret::privacy::statement::Sampler;
 use ferret::rng::{Direction, DirectionStream, coin};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
