@@ -1,4 +1,43 @@
-//! `ferret`: a transformer's forward, backward and directional derivative, written out.
+//! `ferret`: a transformer's forward, backward and directional derivative, written out, with private training built in.
+//!
+//! # The tour, in reading order
+//!
+//! | module | what lives there |
+//! |---|---|
+//! | [`error`], [`fsio`] | one error type, whose messages are sentences; files written whole or not at all |
+//! | [`rng`] | public randomness (seeded, random access) and secret randomness (keyed by the system), kept apart |
+//! | [`kernel`] | the few hot loops: matrix products, vectorised exp, sums of fixed shape |
+//! | [`ops`] | one file an op: formula, forward, backward, jvp, test |
+//! | [`backend`] | where ops run: [`Cpu<f32>`](backend::Cpu) trains, `Cpu<f64>` checks |
+//! | [`model`] | config, named parameters, the [`Decoder`](model::Decoder), checkpoints, tokenizer, generation |
+//! | [`data`], [`eval`] | records, ragged batches, losses |
+//! | [`grad`] | what backward delivers to: sums, per-sample norms, projections |
+//! | [`optim`] | update rules and schedules: post-processing of releases |
+//! | [`privacy`] | events, accountants, guarantees, statements; knows no tensors |
+//! | [`method`] | the boundary around private records, and the methods that cross it |
+//! | [`audit`] | attacks and their error bars; knows no tensors |
+//! | [`study`] | plots |
+//! | [`cli`] | one file a verb |
+//!
+//! # A gradient in a few lines
+//!
+//! ```
+//! use ferret::backend::Cpu;
+//! use ferret::data::{Example, batches};
+//! use ferret::grad::Sum;
+//! use ferret::model::{Decoder, Reduction, init};
+//!
+//! let weights = init::random(init::Preset::Tiny.config(), 1)?;
+//! let decoder = Decoder::new(Cpu::<f32>::new(), weights)?;
+//! let batch = batches::batch([&Example::all(vec![1, 2, 3, 4]), &Example::all(vec![5, 6])]);
+//!
+//! let mut gradient = Sum::new(&decoder.backend, &decoder.layout, |_| true);
+//! let losses = decoder.backward(&batch, &batch.weights(Reduction::SampleMean), &mut gradient);
+//! assert_eq!(losses.as_slice().len(), 4); // four tokens were fed, each predicting the next
+//! let wte = gradient.get(decoder.layout.tokens).unwrap();
+//! assert!(wte.as_slice().iter().any(|g| *g != 0.0));
+//! # Ok::<(), ferret::Error>(())
+//! ```
 #![warn(missing_docs)]
 
 pub mod audit;

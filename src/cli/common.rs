@@ -3,6 +3,7 @@
 use crate::backend::{Backend, Cpu};
 use crate::data::{self, Dataset, LoadOptions, Loss};
 use crate::error::{Error, Result};
+use crate::method::groups::Grouping;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -106,6 +107,19 @@ impl DataArg {
             return Err(Error::file(&self.data, "no record has a token to predict: there is nothing to measure"));
         }
         Ok(dataset)
+    }
+}
+
+/// The grouping that a FERRET method's name, or `--groups` or `--bucket` with the bare name `ferret`, asks for.
+pub fn grouping(method: &str, groups: Option<usize>, bucket: Option<usize>) -> Result<Grouping> {
+    match (groups, bucket, Grouping::of_method(method)) {
+        (Some(n), _, None) => Ok(Grouping::Count(n)),
+        (None, Some(n), None) => Ok(Grouping::Bucket(n)),
+        (None, None, Some(grouping)) => Ok(grouping),
+        (None, None, None) => Err(Error::usage("--method ferret needs --groups N or --bucket N")),
+        _ => Err(Error::usage(format!(
+            "--method {method} has its groups already: leave out --groups and --bucket, or say --method ferret"
+        ))),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::eval::{self, RecordLoss};
+use crate::fsio;
 use crate::model::{Decoder, Weights};
 use serde_json::json;
 
@@ -68,11 +69,14 @@ pub fn run(args: Args) -> Result<()> {
         if args.per_record {
             out["record_losses"] = losses.iter().map(RecordLoss::mean).collect();
         }
-        println!("{out}");
+        fsio::print(&format!("{out}\n"))?;
     } else {
         let what = if dataset.windows { "windows" } else { "records" };
-        println!("loss        {loss:.4} nats a token\nperplexity  {:.4}", loss.exp());
-        println!("tokens      {tokens} in {} {what}", losses.len());
+        fsio::print(&format!(
+            "loss        {loss:.4} nats a token\nperplexity  {:.4}\ntokens      {tokens} in {} {what}\n",
+            loss.exp(),
+            losses.len()
+        ))?;
         let fed = dataset.tokens() as f64;
         eprintln!("{:.1} s, {:.0} tokens/s", start.elapsed().as_secs_f64(), fed / start.elapsed().as_secs_f64());
     }

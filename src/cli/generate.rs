@@ -3,11 +3,11 @@
 use super::common::{Compute, Job, ModelArg};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::fsio;
 use crate::model::generate::{Sampling, generate};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Decoder, Weights};
 use serde_json::json;
-use std::io::Write;
 
 /// Text from a model, token by token as it comes.
 #[derive(clap::Args, Debug)]
@@ -71,9 +71,9 @@ impl Job for Work<'_> {
             first.get_or_insert_with(std::time::Instant::now);
             if !args.json {
                 match &mut stream {
-                    Some(stream) => show(&stream.push(id)?)?,
-                    None if tokens.is_empty() => show(&id.to_string())?,
-                    None => show(&format!(",{id}"))?,
+                    Some(stream) => fsio::print(&stream.push(id)?)?,
+                    None if tokens.is_empty() => fsio::print(&id.to_string())?,
+                    None => fsio::print(&format!(",{id}"))?,
                 }
             }
             tokens.push(id);
@@ -82,17 +82,12 @@ impl Job for Work<'_> {
         })?;
         if !args.json {
             if let Some(stream) = stream {
-                show(&stream.finish()?)?;
+                fsio::print(&stream.finish()?)?;
             }
-            show("\n")?;
+            fsio::print("\n")?;
         }
         Ok((tokens, first.map_or(0.0, |t| t.elapsed().as_secs_f64())))
     }
-}
-
-fn show(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|e| Error::io("standard output", e))
 }
 
 /// Run the verb.
@@ -109,7 +104,7 @@ pub fn run(args: Args) -> Result<()> {
         (None, tokens) => tokens.clone().unwrap_or_default(),
     };
     if !args.json && args.prompt.is_some() {
-        show(args.prompt.as_deref().unwrap_or_default())?;
+        fsio::print(args.prompt.as_deref().unwrap_or_default())?;
     }
     let (context, eos) = (checkpoint.weights.config.positions, checkpoint.weights.config.eos);
     let work = Work { weights: checkpoint.weights, prompt: &prompt, args: &args, tokenizer: tokenizer.as_ref() };
@@ -122,7 +117,8 @@ pub fn run(args: Args) -> Result<()> {
     let rate = (tokens.len().saturating_sub(1)) as f64 / seconds;
     if args.json {
         let text = tokenizer.as_ref().map(|t| t.decode(&tokens)).transpose()?;
-        println!("{}", json!({"tokens": tokens, "text": text, "tokens_per_second": rate.is_finite().then_some(rate)}));
+        let out = json!({"tokens": tokens, "text": text, "tokens_per_second": rate.is_finite().then_some(rate)});
+        fsio::print(&format!("{out}\n"))?;
     } else if rate.is_finite() {
         eprintln!("{} tokens, {rate:.1} tokens/s", tokens.len());
     }

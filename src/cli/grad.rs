@@ -4,6 +4,7 @@ use super::common::{Compute, DataArg, Job, ModelArg, progress};
 use crate::backend::Backend;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
+use crate::fsio;
 use crate::grad::Sum;
 use crate::model::{Decoder, Reduction, Weights, checkpoint};
 use serde_json::json;
@@ -112,11 +113,11 @@ pub fn run(args: Args) -> Result<()> {
         if let Some(norms) = &norms {
             out["per_sample_norms"] = json!(norms);
         }
-        println!("{out}");
+        fsio::print(&format!("{out}\n"))?;
     } else {
-        println!("loss {loss:.6}, {} tensors in {}", grads.len(), args.out.display());
+        fsio::print(&format!("loss {loss:.6}, {} tensors in {}\n", grads.len(), args.out.display()))?;
         for (i, norm) in norms.iter().flatten().enumerate() {
-            println!("record {}: gradient norm {norm:.6}", i + 1);
+            fsio::print(&format!("record {}: gradient norm {norm:.6}\n", i + 1))?;
         }
     }
     Ok(())

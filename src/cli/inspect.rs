@@ -1,11 +1,14 @@
 //! `ferret inspect`: what a checkpoint holds and what using it needs.
 
+use super::common::grouping;
 use crate::error::Result;
 use crate::fsio;
+use crate::method::groups::Groups;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::config::Activation;
 use crate::model::memory;
 use crate::model::tokenizer::Tokenizer;
+use crate::model::{Layout, ParamId};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -17,11 +20,24 @@ const CONTEXT: usize = 128;
 ///
 /// The whole checkpoint is read and checked on the way, so that a broken one is found here.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example:\n  ferret inspect --model openai-community/gpt2")]
+#[command(after_help = "Examples:\n  ferret inspect --model openai-community/gpt2\n  \
+                        ferret inspect --model my-model --show-groups --method ferret-eighth")]
 pub struct Args {
     /// A folder in the Hugging Face layout, or a hub name
     #[arg(long, value_name = "FOLDER|NAME")]
     model: String,
+    /// Show the groups that fire together in FERRET training
+    #[arg(long)]
+    show_groups: bool,
+    /// With --show-groups: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with --groups or --bucket
+    #[arg(long, default_value = "ferret-max", requires = "show_groups")]
+    method: String,
+    /// With --method ferret: cut the tensors into N groups
+    #[arg(long, value_name = "N", requires = "method", conflicts_with = "bucket")]
+    groups: Option<usize>,
+    /// With --method ferret: N consecutive tensors a group
+    #[arg(long, value_name = "N", requires = "method")]
+    bucket: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -34,13 +50,34 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(tokenizer) = &tokenizer {
         tokenizer.check(&checkpoint.weights.config)?;
     }
+    let layout = &checkpoint.weights.layout;
+    let groups = if args.show_groups {
+        Some(Groups::new(layout, grouping(&args.method, args.groups, args.bucket)?)?)
+    } else {
+        None
+    };
     if args.json {
-        fsio::print(&format!("{}\n", to_json(&args.model, &checkpoint, tokenizer.as_ref())))
+        let mut out = to_json(&args.model, &checkpoint, tokenizer.as_ref());
+        if let Some(groups) = &groups {
+            out["groups"] = groups.members.iter().map(|ids| names(layout, ids)).collect();
+        }
+        fsio::print(&format!("{out}\n"))
     } else {
         let mut text = String::new();
         describe(&mut text, &args.model, &checkpoint, tokenizer.as_ref()).expect("writing to a string");
+        if let Some(groups) = &groups {
+            text += &format!("\n{} groups of {}:\n", groups.len(), args.method);
+            for (g, ids) in groups.members.iter().enumerate() {
+                let scalars = groups.scalars(layout, g);
+                text += &format!("  {g:>4} {scalars:>12}  {}\n", names(layout, ids).join(" "));
+            }
+        }
         fsio::print(&text)
     }
+}
+
+fn names(layout: &Layout, ids: &[ParamId]) -> Vec<String> {
+    ids.iter().map(|&p| layout.spec(p).name.clone()).collect()
 }
 
 fn activation(checkpoint: &Checkpoint) -> &'static str {

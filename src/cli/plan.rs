@@ -1,5 +1,6 @@
 //! `ferret plan`: what a run will release and spend, before any record is touched.
 
+use super::common::grouping;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::groups::{Grouping, Groups};
@@ -154,12 +155,7 @@ fn group_count(args: &Args) -> Result<u64> {
     let Some(model) = &args.model else {
         return Err(Error::usage("the plan needs the number of groups: give --model or --group-count"));
     };
-    let grouping = match (args.groups, args.bucket, Grouping::of_method(&args.method)) {
-        (Some(n), _, _) => Grouping::Count(n),
-        (None, Some(n), _) => Grouping::Bucket(n),
-        (None, None, Some(grouping)) => grouping,
-        (None, None, None) => return Err(Error::usage("--method ferret needs --groups or --bucket")),
-    };
+    let grouping = grouping(&args.method, args.groups, args.bucket)?;
     let config = checkpoint::read_config(model)?;
     Ok(Groups::new(&Layout::new(&config), grouping)?.len() as u64)
 }

@@ -2,7 +2,7 @@
 
 use super::{Args, ReleaseKind, Start, evaluate, write_statement};
 use crate::backend::Backend;
-use crate::cli::common::{Job, progress};
+use crate::cli::common::{Job, grouping, progress};
 use crate::cli::interrupt;
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -10,7 +10,7 @@ use crate::method::ferret::{
     self, BatchPer, MaskKind, Payload, Release, Releases, Route, Run, Settings, Trainer, Transcript, transcript,
 };
 use crate::method::folder::Folder;
-use crate::method::groups::{Grouping, Groups};
+use crate::method::groups::Groups;
 use crate::method::{Opening, Sensitive};
 use crate::model::checkpoint;
 use crate::privacy::accountant::Accountant;
@@ -64,18 +64,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// The settings that the arguments and the data make.
 fn settings(args: &Args, start: &Start) -> Result<Settings> {
     let layout = &start.checkpoint.weights.layout;
-    let grouping = match (args.ferret.groups, args.ferret.bucket, Grouping::of_method(&args.method)) {
-        (Some(n), _, None) => Grouping::Count(n),
-        (None, Some(n), None) => Grouping::Bucket(n),
-        (None, None, Some(grouping)) => grouping,
-        (None, None, None) => return Err(Error::usage("--method ferret needs --groups N or --bucket N")),
-        _ => {
-            return Err(Error::usage(format!(
-                "--method {} has its groups: leave out --groups and --bucket",
-                args.method
-            )));
-        }
-    };
+    let grouping = grouping(&args.method, args.ferret.groups, args.ferret.bucket)?;
     let groups = Groups::new(layout, grouping)?;
     let Some(epsilon) = args.epsilon else {
         return Err(Error::usage("--epsilon NATS is needed: the budget of the run in nats of mutual information"));
