@@ -8,7 +8,8 @@ use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot, Sum};
 use ferret::method::ferret::run::sign_or_coin;
 use ferret::method::ferret::{
-    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Route, Run, Settings, Trainer, Transcript, replay,
+    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Replayer, Route, Run, Settings, Trainer,
+    Transcript, replay,
 };
 use ferret::method::{Opening, Samples, Sensitive};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
@@ -319,4 +320,75 @@ fn true_gradients_are_what_the_ablation_sends() {
             assert!((t - (b - s.learning_rate as f32 * g)).abs() < 1e-5);
         }
     }
+}
+
+/// A world small enough to enumerate: one record that takes one of four values, one that is known, four fires with a Poisson batch
+/// each. The information that the bits carry about the unknown record, everything else known, never exceeds s K ln 2.
+#[test]
+fn mutual_information_of_a_tiny_world_stays_below_the_charge() {
+    let base = weights(config(|c| (c.width, c.inner, c.heads) = (6, 8, 2)), 7);
+    let mut largest: f64 = 0.0;
+    for seed in 0..6 {
+        let s = settings(&base, 1, |s| {
+            (s.records, s.batch, s.sampling_rate, s.steps, s.seed) = (2, 1, 0.5, 40, seed);
+            (s.route, s.weight_decay, s.learning_rate) = (Route::Direct, 0.0, 0.3);
+            (s.mask, s.epsilon) = (MaskKind::Exact, 4.5 * 0.5 * std::f64::consts::LN_2);
+        });
+        let fires = s.fires(s.steps);
+        assert_eq!(fires.len(), 4);
+        let values = records(&base.config, 4, 10 + seed);
+        let known = &records(&base.config, 1, 20 + seed)[0];
+        // P(bits | value), by walking the tree of prefixes: the weights depend on the bits alone.
+        let mut likelihood = vec![[1.0f64; 4]; 1 << fires.len()];
+        for prefix_len in 0..fires.len() {
+            for prefix in 0..1usize << prefix_len {
+                let bits: Vec<i8> = (0..prefix_len).map(|i| if prefix >> i & 1 == 1 { 1 } else { -1 }).collect();
+                let mut w = base.clone();
+                Replayer::new(&w.layout, &s)
+                    .unwrap()
+                    .apply(&fires[..prefix_len], &Releases::Bits(bits), &mut w.tensors, |_| ())
+                    .unwrap();
+                let (step, g) = fires[prefix_len];
+                let decoder = Decoder::new(Cpu::<f64>::new(), w).unwrap();
+                let members = &groups(&base, 1)[g as usize];
+                let dim = members.iter().map(|&p| base.layout.spec(p).len()).sum();
+                let stream = DirectionStream::new(s.seed, step, g, s.direction, dim);
+                let direction = [GroupDirection::new(stream, members, &decoder.layout)];
+                let share = |record: &Example| -> f64 {
+                    let batch = batches::batch([record]);
+                    let mut sink = GroupDot::new(&decoder.backend, &direction, &batch.segments);
+                    decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut sink);
+                    sink.into_rows()[0].as_slice().iter().sum()
+                };
+                let other = share(known);
+                for (v, value) in values.iter().enumerate() {
+                    let own = share(value);
+                    let coin = coin(s.seed, step, g);
+                    let plus = [(0.0, 0.0), (own, 0.0), (0.0, other), (own, other)]
+                        .iter()
+                        .filter(|(a, b)| sign_or_coin(a + b, coin) == 1)
+                        .count() as f64
+                        / 4.0;
+                    for (code, row) in likelihood.iter_mut().enumerate() {
+                        if code & ((1 << prefix_len) - 1) == prefix {
+                            row[v] *= if code >> prefix_len & 1 == 1 { plus } else { 1.0 - plus };
+                        }
+                    }
+                }
+            }
+        }
+        let nats: f64 = likelihood
+            .iter()
+            .map(|row| {
+                let mean = row.iter().sum::<f64>() / 4.0;
+                row.iter().filter(|p| **p > 0.0).map(|p| p / 4.0 * (p / mean).ln()).sum::<f64>()
+            })
+            .sum();
+        let total: f64 = likelihood.iter().map(|row| row[0]).sum();
+        assert!((total - 1.0).abs() < 1e-12);
+        let charged = ferret::privacy::mi::charge(s.sampling_rate, fires.len() as u64);
+        assert!(nats <= charged, "seed {seed}: {nats} nats, {charged} charged");
+        largest = largest.max(nats / charged);
+    }
+    assert!(largest > 0.05, "the bits say nothing at all: the test cannot fail ({largest})");
 }

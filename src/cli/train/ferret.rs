@@ -27,6 +27,9 @@ use std::time::Instant;
 /// Plan, train, write.
 pub(super) fn run(args: &Args) -> Result<()> {
     interrupt::listen();
+    if args.micro_batch == 0 || args.checkpoint_every == 0 {
+        return Err(Error::usage("--micro-batch and --checkpoint-every count from 1"));
+    }
     let start = args.start()?;
     let settings = settings(args, &start)?;
     let base_sha256 = checkpoint::tensors_sha256(&start.checkpoint.weights);

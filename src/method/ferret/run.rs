@@ -13,7 +13,6 @@ use crate::grad::{GroupDirection, GroupDot, Sum};
 use crate::method::{Held, Opening, Samples, Sensitive};
 use crate::model::{Batch, Decoder, ParamId, Reduction, Weights};
 use crate::optim::Silent;
-use crate::privacy::statement::Sampler;
 use crate::rng::{Secret, SecretDomain, coin};
 
 /// What a run is made of.
@@ -84,12 +83,6 @@ impl<'a, B: Backend> Trainer<'a, B> {
     pub fn new(backend: B, run: Run<'a>) -> Result<Self> {
         let Run { base, base_sha256, settings, releases, secret, records, micro_batch } = run;
         settings.check()?;
-        if settings.sampler == Sampler::Shuffle && settings.batch_per == BatchPer::Bit {
-            return Err(Error::usage("--sampler shuffle has one batch a step: use --batch-per step, or poisson"));
-        }
-        if settings.payload == Payload::TrueGradient && settings.release != Release::Bit {
-            return Err(Error::usage("--payload true-gradient releases gradients, not bits: leave --release bit"));
-        }
         if micro_batch == 0 {
             return Err(Error::usage("--micro-batch 0 would never finish a batch: give at least 1"));
         }

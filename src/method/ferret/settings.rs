@@ -218,6 +218,12 @@ impl Settings {
         {
             return refuse(format!("warmup is {warmup}, expected 0 to 1"));
         }
+        if self.sampler == Sampler::Shuffle && self.batch_per == BatchPer::Bit {
+            return refuse("sampler shuffle has one batch a step: have batch_per step, or sample otherwise".into());
+        }
+        if self.payload == Payload::TrueGradient && self.release != Release::Bit {
+            return refuse("payload true-gradient sends gradients: release must stay bit".into());
+        }
         if self.route == Route::Direct && self.weight_decay != 0.0 {
             return refuse(format!("weight_decay is {}, but the direct route has none: expected 0", self.weight_decay));
         }
@@ -280,6 +286,10 @@ mod tests {
             ("learning_rate", |s| s.learning_rate = -1.0),
             ("warmup", |s| s.schedule = Schedule::Linear { warmup: 1.5 }),
             ("weight_decay", |s| s.route = Route::Direct),
+            ("shuffle", |s| (s.sampler, s.batch_per) = (Sampler::Shuffle, BatchPer::Bit)),
+            ("true-gradient", |s| {
+                (s.payload, s.release) = (Payload::TrueGradient, Release::Rr { flip: 0.1, unbiased: false });
+            }),
         ];
         for (name, edit) in edits {
             let mut s = example();
