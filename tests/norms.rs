@@ -7,6 +7,7 @@ use common::fixture::{self, relative};
 use common::{Random, config, in_pool, weights};
 use ferret::backend::{Backend, Cpu};
 use ferret::grad::{ClipFunction, Clipping, Norms, PerSample, Style, Sum};
+use ferret::kernel::Real;
 use ferret::model::{Batch, Config, Decoder, GradSink, Layout, ParamId, Reduction, Rows, Slot};
 use ferret::ops::Segments;
 
@@ -355,30 +356,32 @@ fn groups_hold_every_trained_parameter_once() {
     assert_eq!(Clipping::new(ClipFunction::None, Style::Flat, 1.0).unwrap().sensitivity(), None);
 }
 
+/// In f64 too, where sums in another order show in the last place.
 #[test]
 fn any_thread_count_gives_the_same_bits() {
-    let config = config(|c| {
-        c.width = 96;
-        c.inner = 384;
-        c.vocab = 700;
-        c.positions = 150;
-    });
-    let run = |threads| {
+    fn run<F: Real>(threads: usize) -> (Vec<Vec<F>>, Vec<Vec<F>>) {
+        let config = config(|c| {
+            c.width = 96;
+            c.inner = 384;
+            c.vocab = 700;
+            c.positions = 150;
+        });
         in_pool(threads, || {
-            let decoder = Decoder::new(Cpu::<f32>::new(), weights(config.clone(), 7)).unwrap();
+            let decoder = Decoder::new(Cpu::<F>::new(), weights(config.clone(), 7)).unwrap();
             let b = &decoder.backend;
             let norms = norms(&decoder, &batch(&config, &[70, 1, 33, 150], 3));
             let ids = || decoder.layout.ids();
-            let squares: Vec<Vec<f32>> = ids().map(|p| norms.squares(p).unwrap().as_slice().to_vec()).collect();
+            let squares = ids().map(|p| norms.squares(p).unwrap().as_slice().to_vec()).collect();
             let factors = Clipping::new(ClipFunction::AUTOMATIC, Style::Flat, 1.0).unwrap().factors(b, &norms).unwrap();
             let mut sum = Sum::new(b, &decoder.layout, |_| true);
             norms.clipped_sum(b, &factors, &mut sum);
-            (squares, ids().map(|p| sum.get(p).unwrap().as_slice().to_vec()).collect::<Vec<_>>())
+            (squares, ids().map(|p| sum.get(p).unwrap().as_slice().to_vec()).collect())
         })
-    };
-    let one = run(1);
+    }
+    let (narrow, wide) = (run::<f32>(1), run::<f64>(1));
     for threads in [2, 3, 7] {
-        assert!(one == run(threads), "{threads} threads");
+        assert!(narrow == run(threads), "f32, {threads} threads");
+        assert!(wide == run(threads), "f64, {threads} threads");
     }
 }
 

@@ -4,9 +4,11 @@
 
 pub mod elementwise;
 pub mod gemm;
+pub mod gram;
 pub mod real;
 
 pub use gemm::{matmul, matmul_serial};
+pub use gram::Gram;
 pub use real::Real;
 
 /// Compile a function body several times, for the vector widths the machine may have, and pick one at run time.

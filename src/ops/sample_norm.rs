@@ -12,16 +12,22 @@
 
 use super::attention::{block, with_scratch};
 use super::{Segments, slice};
-use crate::kernel::{Real, elementwise, matmul_serial, multiversion};
+use crate::kernel::{Gram, Real, elementwise, matmul_serial, multiversion};
 use ndarray::{ArrayView2, ArrayViewMut2, s};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Rows of a Gram matrix or of a tile of `G` worked on at a time.
+/// Rows of a tile of `G`, or of an inner product with it, worked on at a time.
 const BLOCK: usize = 64;
 
 /// Columns of a tile of `G`.
 const TILE: usize = 1024;
+
+/// A factor's columns are shared out in pieces of at least this many ...
+const PIECE: usize = 768;
+
+/// ... and in at most so many pieces, each of which has a Gram matrix of its own for a while.
+const PIECES: usize = 8;
 
 /// Whether the Gram matrices of a sample of `rows` rows cost less than its gradient (I, O) itself.
 ///
@@ -30,58 +36,52 @@ fn ghost_is_cheaper(rows: usize, inputs: usize, outputs: usize) -> bool {
     rows * (inputs + outputs) < 2 * inputs * outputs
 }
 
-/// One piece of one sample's squared norm.
-enum Task {
-    /// Rows of both Gram matrices, up to and including the diagonal block.
-    Gram(Range<usize>),
-    /// Rows and columns of the gradient.
-    Tile(Range<usize>, Range<usize>),
-}
-
 /// `squares_i += |x_iᵀ dy_i|²` for every segment i.
 ///
 /// Shapes: `x`: (N, I); `dy`: (N, O); `squares`: one number a segment.
 pub fn add_outer<F: Real>(x: ArrayView2<F>, dy: ArrayView2<F>, segments: &Segments, squares: &mut [F]) {
     let (inputs, outputs) = (x.ncols(), dy.ncols());
-    let mut tasks = Vec::new();
-    for (i, range) in segments.iter().enumerate() {
-        if ghost_is_cheaper(range.len(), inputs, outputs) {
-            // Longest first: the last blocks of a sample see all rows before them.
-            tasks.extend(blocks(range.len(), BLOCK).map(|rows| (i, Task::Gram(rows))));
-        } else {
-            for rows in blocks(inputs, BLOCK) {
-                tasks.extend(blocks(outputs, TILE).map(|columns| (i, Task::Tile(rows.clone(), columns))));
-            }
+    let (ghost, other): (Vec<usize>, Vec<usize>) =
+        (0..segments.len()).partition(|&i| ghost_is_cheaper(segments.range(i).len(), inputs, outputs));
+    add_ghost(x, dy, segments, &ghost, squares);
+    let mut tiles = Vec::new();
+    for i in other {
+        for rows in blocks(inputs, BLOCK) {
+            tiles.extend(blocks(outputs, TILE).map(|columns| (i, (rows.clone(), columns))));
         }
     }
-    add_tasks(tasks, squares, |i, task| {
+    add_tasks(tiles, squares, |i, (rows, columns)| {
         let range = segments.range(*i);
-        let (x, dy) = (x.slice(s![range.clone(), ..]), dy.slice(s![range, ..]));
-        match task {
-            Task::Gram(rows) => gram(x, dy, rows.clone()),
-            Task::Tile(rows, columns) => tile(x.slice(s![.., rows.clone()]), dy.slice(s![.., columns.clone()])),
-        }
+        tile(x.slice(s![range.clone(), rows.clone()]), dy.slice(s![range, columns.clone()]))
     });
 }
 
-/// `sum_{t in rows, s} <x_t, x_s> <dy_t, dy_s>` over s up to the end of `rows`, those before `rows` counted twice: over all
-/// blocks of rows that is the whole sum, because both Gram matrices are symmetric.
-fn gram<F: Real>(x: ArrayView2<F>, dy: ArrayView2<F>, rows: Range<usize>) -> f64 {
-    let mut total = 0.0;
-    with_scratch(rows.len() * rows.end, |x_scratch, dy_scratch| {
-        let [gx, gdy] = [(x, x_scratch), (dy, dy_scratch)].map(|(a, scratch)| {
-            let mut g = block(scratch, rows.len(), rows.end);
-            let up_to = a.slice(s![..rows.end, ..]);
-            matmul_serial(a.slice(s![rows.clone(), ..]), up_to.reversed_axes(), F::zero(), g.view_mut());
-            g
-        });
-        for (gx, gdy) in slice(&gx).chunks_exact(rows.end).zip(slice(&gdy).chunks_exact(rows.end)) {
-            let (gx, gx_diagonal) = gx.split_at(rows.start);
-            let (gdy, gdy_diagonal) = gdy.split_at(rows.start);
-            total += 2.0 * wide_dot(gx, gdy) + wide_dot(gx_diagonal, gdy_diagonal);
+/// [`add_outer`] for segments `which`, by Gram matrices. Threads share a deep matrix by its columns, in pieces that depend
+/// on nothing but its depth.
+fn add_ghost<F: Real>(x: ArrayView2<F>, dy: ArrayView2<F>, segments: &Segments, which: &[usize], squares: &mut [F]) {
+    let mut tasks = Vec::new();
+    for &i in which {
+        for factor in [x, dy] {
+            let size = factor.ncols().div_ceil(PIECES).max(PIECE);
+            let rows = factor.slice_move(s![segments.range(i), ..]);
+            tasks.extend(blocks(factor.ncols(), size).map(|columns| (rows, columns)));
         }
-    });
-    total
+    }
+    let mut grams = tasks
+        .into_par_iter()
+        .with_max_len(1)
+        .map(|(rows, columns)| Gram::new(rows, columns))
+        .collect::<Vec<_>>()
+        .into_iter();
+    for &i in which {
+        let [gx, gdy] = [x, dy].map(|factor| {
+            let size = factor.ncols().div_ceil(PIECES).max(PIECE);
+            let mut whole = grams.next().expect("a piece of each factor");
+            (1..factor.ncols().div_ceil(size)).for_each(|_| whole.add(&grams.next().expect("every piece")));
+            whole
+        });
+        squares[i] += F::of(gx.dot(&gdy));
+    }
 }
 
 /// Sum of squares of `xᵀ dy`.
