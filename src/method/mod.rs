@@ -1,9 +1,10 @@
 //! The boundary between records and releases, and the methods that cross it.
 //!
-//! A method plans with public randomness, computes on [`Sensitive`] records, and releases little: [`ferret`] a bit a fired group. What
-//! comes after a release (updates, checkpoints, logs, reports) sees nothing else.
+//! A method plans with public randomness, computes on [`Sensitive`] records, and releases: [`ferret`] a bit a fired group, [`dense`] a
+//! whole update at every step. What comes after a release (updates, checkpoints, logs, reports) sees nothing else.
 
 pub mod boundary;
+pub mod dense;
 pub mod ferret;
 pub mod folder;
 pub mod groups;

@@ -62,6 +62,9 @@ pub enum Released {
         noise_multiplier: f64,
         /// The clipping bound C.
         clip: f64,
+        /// Bits sent an update, where the method compresses.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bits_per_update: Option<f64>,
     },
     /// Gradients, or functions of them, without protection.
     Gradients {
@@ -201,17 +204,18 @@ impl Statement {
             unmet.push("not private: sampling and noise are known (--insecure-seed was given)".to_owned());
         }
         if private {
-            match self.sampler {
-                Sampler::Poisson => {}
-                Sampler::Uniform => unmet.push(
-                    "Batches were drawn uniformly at a fixed size: the mutual-information bound holds, amplification of (eps, delta) is proven here for Poisson sampling only."
-                        .to_owned(),
-                ),
-                Sampler::Shuffle => unmet.push(
-                    "Batches were cut from shuffled epochs: the mutual-information bound holds, amplification of (eps, delta) is proven here for Poisson sampling only."
-                        .to_owned(),
-                ),
-            }
+            let nats = match self.released {
+                Released::Bits { .. } | Released::FlippedBits { .. } => "the mutual-information bound holds, ",
+                _ => "",
+            };
+            let how = match self.sampler {
+                Sampler::Poisson => None,
+                Sampler::Uniform => Some("Batches were drawn uniformly at a fixed size"),
+                Sampler::Shuffle => Some("Batches were cut from shuffled epochs"),
+            };
+            unmet.extend(how.map(|how| {
+                format!("{how}: {nats}amplification of (eps, delta) is proven here for Poisson sampling only.")
+            }));
         }
         if self.private_logs {
             unmet.push("Realised batch sizes, losses and step times were logged (--log-private): keep the log as secret as the records.".to_owned());
@@ -300,11 +304,15 @@ impl Released {
             Self::DitheredScalars { count, fired_steps, dither } => {
                 format!("{count} scalars on {fired_steps} steps, a sign plus Gaussian noise of {} C", number(*dither))
             }
-            Self::NoisedSums { count, noise_multiplier, clip } => format!(
-                "{count} sums of gradients clipped to {}, with Gaussian noise of {} times that",
-                number(*clip),
-                number(*noise_multiplier)
-            ),
+            Self::NoisedSums { count, noise_multiplier, clip, bits_per_update } => {
+                let compressed =
+                    bits_per_update.map_or(String::new(), |b| format!(", compressed to {} bits afterwards", number(b)));
+                format!(
+                    "{count} sums of gradients clipped to {}, with Gaussian noise of {} times that{compressed}",
+                    number(*clip),
+                    number(*noise_multiplier)
+                )
+            }
             Self::Gradients { count, bits_per_update: None } => format!("{count} gradients as they are"),
             Self::Gradients { count, bits_per_update: Some(bits) } => {
                 format!("{count} compressed gradients of {} bits, without protection", number(*bits))

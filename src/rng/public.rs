@@ -30,8 +30,11 @@ pub enum Domain {
     Slots = 2,
     /// Directions: one stream a (step, group).
     Direction = 3,
-    /// Coins for ties: bit 31 of word g of the step's stream (group 0).
+    /// Coins for ties: bit 31 of word g of the step's stream (group 0); one bit an element in the stream of group 1 + tensor for signs of
+    /// whole gradients.
     Coin = 4,
+    /// Random rounding of quantised gradients: one stream a (step, tensor), one word an element.
+    Rounding = 5,
 }
 
 /// One stream of public words: everything of the address but the word's index.
@@ -148,7 +151,7 @@ mod tests {
         let mut seen = HashSet::new();
         let mut streams = 0;
         for seed in [0, 1, 1 << 32] {
-            for domain in [Domain::Mask, Domain::Slots, Domain::Direction, Domain::Coin] {
+            for domain in [Domain::Mask, Domain::Slots, Domain::Direction, Domain::Coin, Domain::Rounding] {
                 for step in [0, 1, 2, 3, 255] {
                     for group in [0, 1, 2, 3, 255] {
                         let mut words = [0; 64];

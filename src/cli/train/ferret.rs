@@ -1,6 +1,6 @@
 //! Training by FERRET.
 
-use super::{Args, ReleaseKind, Start, evaluate, write_statement};
+use super::{Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, evaluate, text_tail, tiny, write_statement};
 use crate::backend::Backend;
 use crate::cli::common::{Job, grouping, progress};
 use crate::cli::interrupt;
@@ -29,6 +29,20 @@ pub(super) fn run(args: &Args) -> Result<()> {
     interrupt::listen();
     if args.micro_batch == 0 || args.checkpoint_every == 0 {
         return Err(Error::usage("--micro-batch and --checkpoint-every count from 1"));
+    }
+    let d = &args.dense;
+    if d.noise_multiplier.is_some()
+        || d.accountant.is_some()
+        || d.clipping.is_some()
+        || d.clip_function.is_some()
+        || d.variant.is_some()
+        || d.bits.is_some()
+    {
+        return Err(Error::usage(format!(
+            "--noise-multiplier, --accountant, --clipping, --clip-function, --variant and --bits belong to dpsgd and the other methods \
+             with whole updates, not to {}",
+            args.method
+        )));
     }
     let start = args.start()?;
     let settings = settings(args, &start)?;
@@ -79,7 +93,7 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
     let steps = mi::steps(records, args.batch, args.epochs.into())?;
     let steps = u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))?;
     let sampling_rate = args.batch as f64 / records as f64;
-    let direct = args.ferret.route == Route::Direct;
+    let direct = args.route == Route::Direct;
     let noisy = args.ferret.release != ReleaseKind::Bit;
     let mut settings = Settings {
         method: args.method.clone(),
@@ -96,10 +110,10 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
         release: Release::Bit,
         payload: args.ferret.payload,
         clip: args.clip,
-        route: args.ferret.route,
+        route: args.route,
         silent: args.ferret.silent,
-        learning_rate: args.learning_rate,
-        schedule: args.schedule(),
+        learning_rate: args.learning_rate.unwrap_or(2e-4),
+        schedule: args.schedule(ScheduleKind::Constant),
         weight_decay: if direct { 0.0 } else { args.weight_decay },
         sampler: args.sampler,
         batch_per: args.ferret.batch_per.unwrap_or(if noisy { BatchPer::Bit } else { BatchPer::Step }),
@@ -122,15 +136,15 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
 fn release(args: &Args, settings: &Settings) -> Result<Release> {
     let f = &args.ferret;
     let fires = shared(&settings.fires(args.max_steps.unwrap_or(settings.steps)), settings.batch_per);
-    let calibrated = |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match f.dp_epsilon {
+    let calibrated = |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match args.dp_epsilon {
         Some(eps) if fires.is_empty() => {
-            Err(Error::usage(format!("no group fires, so no {what} makes the run ({eps}, {})-DP", f.delta)))
+            Err(Error::usage(format!("no group fires, so no {what} makes the run ({eps}, {})-DP", args.delta)))
         }
-        Some(eps) => Ok(find(eps, f.delta, settings.sampling_rate, &fires)?.pld.upper),
+        Some(eps) => Ok(find(eps, args.delta, settings.sampling_rate, &fires)?.pld.upper),
         None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
     };
     Ok(match f.release {
-        ReleaseKind::Bit if f.flip.or(f.dither).or(f.dp_epsilon).is_some() => {
+        ReleaseKind::Bit if f.flip.or(f.dither).or(args.dp_epsilon).is_some() => {
             return Err(Error::usage("--flip, --dither and --dp-epsilon belong to --release rr or gaussian"));
         }
         ReleaseKind::Bit => Release::Bit,
@@ -167,6 +181,9 @@ fn resume(args: &Args, settings: &Settings, base_sha256: &str) -> Result<(Folder
     if args.insecure_seed.is_some() != secret.is_insecure() {
         return Err(Error::usage("the run to resume was begun differently: --insecure-seed must be the same"));
     }
+    if folder.state(super::dense::BEGUN).exists() {
+        return Err(Error::file(args.out.as_path(), "the unfinished run there is of another method"));
+    }
     let logged = folder.state(PRIVATE_LOG).exists();
     if !path.exists() {
         folder.rewind_log(0)?;
@@ -182,20 +199,6 @@ fn resume(args: &Args, settings: &Settings, base_sha256: &str) -> Result<(Folder
     folder.rewind_log(so_far.steps_run.into())?;
     Ok((folder, secret, Some(so_far.releases), logged))
 }
-
-/// Names the first setting that differs.
-fn difference(then: &Settings, now: &Settings) -> String {
-    let (then, now) = (serde_json::to_value(then), serde_json::to_value(now));
-    let (Ok(Value::Object(then)), Ok(Value::Object(now))) = (then, now) else {
-        return "the settings differ".into();
-    };
-    let key = then.keys().find(|k| then.get(*k) != now.get(*k)).cloned().unwrap_or_default();
-    let (a, b) = (&then[&key], &now[&key]);
-    format!("the run to resume was begun with {key} {a}, now it is {b}: give the same arguments and data")
-}
-
-/// Its presence in the state says that a part of the run wrote private logs.
-const PRIVATE_LOG: &str = "private-log";
 
 struct Work<'a> {
     args: &'a Args,
@@ -283,11 +286,6 @@ impl Job for Work<'_> {
     }
 }
 
-/// The smallest decoder there is: what stays in the checkpoint's place while training owns its weights.
-fn tiny() -> crate::model::Config {
-    crate::model::Config { layers: 0, ..crate::model::init::Preset::Tiny.config() }
-}
-
 fn save_state<B: Backend>(folder: &Folder, trainer: &Trainer<B>) -> Result<()> {
     fsio::write(&folder.state(transcript::FILE), trainer.so_far().to_json()?.as_bytes())
 }
@@ -319,7 +317,7 @@ fn statement(args: &Args, run: &Transcript, fires: &[(u32, u32)], insecure: bool
         Release::Gaussian { dither } => Some(Event::dithered(dither, s.sampling_rate, &shared)),
     };
     if let Some(event) = event {
-        let delta = args.ferret.delta;
+        let delta = args.delta;
         let (pld, rdp) = (Pld::default(), Rdp::default());
         for accountant in [&pld as &dyn Accountant, &rdp] {
             let eps = accountant.epsilon(&event, delta)?.upper;
@@ -339,16 +337,6 @@ fn text(summary: &Value) -> String {
         summary["computed_steps"],
         summary["seconds"].as_f64().unwrap_or_default()
     );
-    for guarantee in summary["guarantees"].as_array().into_iter().flatten() {
-        out += &format!("  {}\n", guarantee.as_str().unwrap_or_default());
-    }
-    for unmet in summary["not_met"].as_array().into_iter().flatten() {
-        out += &format!("  not met: {}\n", unmet.as_str().unwrap_or_default());
-    }
-    if let (Some(before), Some(after)) =
-        (summary["eval_before"]["perplexity"].as_f64(), summary["eval_after"]["perplexity"].as_f64())
-    {
-        out += &format!("held-out perplexity {before:.3} before, {after:.3} after\n");
-    }
-    out + &format!("{}\n", summary["out"].as_str().unwrap_or_default())
+    out += &text_tail(summary);
+    out
 }

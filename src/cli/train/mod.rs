@@ -1,11 +1,13 @@
 //! `ferret train`: fine-tune a model by any method, with a statement of what that gives away.
 
+mod dense;
 mod ferret;
 
 use super::common::{Compute, DataArg, ModelArg};
 use crate::data::{self, Dataset, LoadOptions};
 use crate::error::{Error, Result};
 use crate::eval;
+use crate::method::dense::{ClipRule, ClipStyle, Variant};
 use crate::method::ferret::{BatchPer, Engine, MaskKind, Payload, Route};
 use crate::method::groups::Grouping;
 use crate::model::checkpoint::Checkpoint;
@@ -13,7 +15,8 @@ use crate::model::tokenizer::Tokenizer;
 use crate::optim::{Schedule, Silent};
 use crate::privacy::statement::{Sampler, Statement};
 use crate::rng::{Direction, Secret};
-use crate::{backend::Backend, fsio, model::Decoder};
+use crate::{backend::Backend, fsio, model::Config, model::Decoder};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -24,9 +27,12 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   ferret train --method ferret-max --model base --data records.jsonl --epsilon 0.5 --epochs 5 --batch 50 --out tuned
-  ferret train --method ferret-max --model base --data records.jsonl --epsilon 0.5 --batch 1 --release rr --flip 0.02 --out tuned")]
+  ferret train --method ferret-max --model base --data records.jsonl --epsilon 0.5 --batch 1 --release rr --flip 0.02 --out tuned
+  ferret train --method dpsgd --model base --data records.jsonl --dp-epsilon 0.5 --delta 1e-5 --epochs 5 --batch 50 --out tuned
+  ferret train --method nonprivate --model base --data records.jsonl --eval-data held-out.jsonl --out tuned")]
 pub struct Args {
-    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with --groups or --bucket
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with --groups or --bucket; dpsgd, dp-signsgd;
+    /// not private: nonprivate, signsgd, qsgd
     #[arg(long)]
     method: String,
     #[command(flatten)]
@@ -40,16 +46,23 @@ pub struct Args {
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,
 
-    /// Budget of the whole run in nats of mutual information (not an epsilon of differential privacy)
+    /// FERRET: budget of the whole run in nats of mutual information (not an epsilon of differential privacy)
     #[arg(long, value_name = "NATS", help_heading = "Budget")]
     epsilon: Option<f64>,
+    /// dpsgd, dp-signsgd: find the noise that makes the planned run (E, delta)-DP; FERRET with --release rr or gaussian: the flip or
+    /// dither
+    #[arg(long, value_name = "E", help_heading = "Budget")]
+    dp_epsilon: Option<f64>,
+    /// The delta of (eps, delta)
+    #[arg(long, default_value_t = 1e-5, help_heading = "Budget")]
+    delta: f64,
     /// Passes over the records
     #[arg(long, default_value_t = 1, help_heading = "Budget")]
     epochs: u32,
     /// Expected records in a batch
     #[arg(long, default_value_t = 50, help_heading = "Budget")]
     batch: u64,
-    /// Records computed on at once; sets the memory, changes nothing else
+    /// Records computed on at once: sets the memory; for signsgd's majority vote, the workers
     #[arg(long, default_value_t = 8, help_heading = "Budget")]
     micro_batch: usize,
     /// How batches are drawn
@@ -59,31 +72,36 @@ pub struct Args {
     #[arg(long, value_name = "N", help_heading = "Budget")]
     max_steps: Option<u32>,
 
-    /// Seed of the public randomness: mask, directions, coins
+    /// Seed of the public randomness: mask, directions, coins, rounding
     #[arg(long, default_value_t = 0, help_heading = "Randomness")]
     seed: u64,
     /// Fix sampling and noise, for runs that can be repeated: the result is then NOT private
     #[arg(long, value_name = "SEED", help_heading = "Randomness")]
     insecure_seed: Option<u64>,
 
-    /// Peak learning rate
-    #[arg(long, default_value_t = 2e-4, help_heading = "Updates")]
-    learning_rate: f64,
-    /// Learning rate over the run
-    #[arg(long, value_enum, default_value = "constant", help_heading = "Updates")]
-    schedule: ScheduleKind,
+    /// Peak learning rate [default: 2e-4; nonprivate: 1e-4, the paper's recipe]
+    #[arg(long, help_heading = "Updates")]
+    learning_rate: Option<f64>,
+    /// Learning rate over the run [default: constant; nonprivate: linear, the paper's recipe]
+    #[arg(long, value_enum, help_heading = "Updates")]
+    schedule: Option<ScheduleKind>,
     /// Share of the steps over which a linear schedule warms up
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = "Updates")]
     warmup: f64,
     /// AdamW's weight decay; --route direct has none
     #[arg(long, default_value_t = 1e-3, help_heading = "Updates")]
     weight_decay: f64,
-    /// C: the length of a fired group's update, or the clipping bound
+    /// C: the length of a fired group's update, or the clipping bound of dpsgd and dp-signsgd
     #[arg(long, short = 'C', default_value_t = 1.0, help_heading = "Updates")]
     clip: f64,
+    /// How updates reach the weights
+    #[arg(long, value_enum, default_value = "adamw", help_heading = "Updates")]
+    route: Route,
 
     #[command(flatten, next_help_heading = "FERRET")]
     ferret: FerretArgs,
+    #[command(flatten, next_help_heading = "DPSGD and other whole updates")]
+    dense: DenseArgs,
 
     /// Also log tokens, seconds and loss of each step, which depend on the realised batch; the statement then says so
     #[arg(long, help_heading = "Running")]
@@ -116,9 +134,6 @@ struct FerretArgs {
     /// Whether fired groups share a step's batch or each bit draws its own [default: step; bit with --release rr or gaussian]
     #[arg(long, value_enum)]
     batch_per: Option<BatchPer>,
-    /// How releases reach the weights
-    #[arg(long, value_enum, default_value = "adamw")]
-    route: Route,
     /// What AdamW does to a group that did not fire: run on with a zero gradient, or stand still
     #[arg(long, value_enum, default_value = "zero")]
     silent: Silent,
@@ -147,12 +162,38 @@ struct FerretArgs {
     /// gaussian: standard deviation of the noise in units of C
     #[arg(long, value_name = "S", conflicts_with = "dp_epsilon")]
     dither: Option<f64>,
-    /// rr, gaussian: find the flip or dither that makes the run (E, delta)-DP
-    #[arg(long, value_name = "E")]
-    dp_epsilon: Option<f64>,
-    /// The delta of (eps, delta)
-    #[arg(long, default_value_t = 1e-5)]
-    delta: f64,
+}
+
+/// What only the methods with whole updates have.
+#[derive(clap::Args, Debug)]
+struct DenseArgs {
+    /// dpsgd, dp-signsgd: standard deviation of the noise in units of C, instead of --dp-epsilon; 0 is not private
+    #[arg(long, value_name = "S", conflicts_with = "dp_epsilon")]
+    noise_multiplier: Option<f64>,
+    /// Which accountant finds the noise for --dp-epsilon [default: pld]
+    #[arg(long, value_enum)]
+    accountant: Option<AccountantKind>,
+    /// dpsgd, dp-signsgd: which norms of a record's gradient are clipped together [default: flat]
+    #[arg(long, value_enum)]
+    clipping: Option<ClipStyle>,
+    /// dpsgd, dp-signsgd: the factor on a record's gradient of norm n [default: automatic]
+    #[arg(long, value_enum)]
+    clip_function: Option<ClipRule>,
+    /// signsgd: which of the algorithms of this name [default: plain]
+    #[arg(long, value_enum)]
+    variant: Option<Variant>,
+    /// qsgd: bits a coordinate, 2 to 8, its sign included [default: 8]
+    #[arg(long, value_name = "N")]
+    bits: Option<u32>,
+}
+
+/// Who finds the noise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum AccountantKind {
+    /// Privacy-loss distributions: the least noise that is proven to suffice
+    Pld,
+    /// Rényi divergences: the classical bound, more noise
+    Rdp,
 }
 
 /// The learning rate over the run.
@@ -188,9 +229,13 @@ pub fn run(args: Args) -> Result<()> {
     if method == "ferret" || Grouping::of_method(method).is_some() {
         return ferret::run(&args);
     }
+    if dense::METHODS.contains(&method) {
+        return dense::run(&args);
+    }
     Err(Error::usage(format!(
-        "--method {method} is not known: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with \
-         --groups or --bucket"
+        "--method {method} is not known: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret with \
+         --groups or --bucket, {}",
+        dense::METHODS.join(", ")
     )))
 }
 
@@ -212,8 +257,8 @@ impl Args {
         Ok(dataset)
     }
 
-    fn schedule(&self) -> Schedule {
-        match self.schedule {
+    fn schedule(&self, default: ScheduleKind) -> Schedule {
+        match self.schedule.unwrap_or(default) {
             ScheduleKind::Constant => Schedule::Constant,
             ScheduleKind::Linear => Schedule::Linear { warmup: self.warmup },
         }
@@ -232,6 +277,42 @@ impl Args {
             eprintln!("{text}");
         }
     }
+}
+
+/// Its presence in the state says that a part of the run wrote private logs.
+const PRIVATE_LOG: &str = "private-log";
+
+/// Names the first setting that differs between what a run was begun with and what it is told now.
+fn difference(then: &impl Serialize, now: &impl Serialize) -> String {
+    let (then, now) = (serde_json::to_value(then), serde_json::to_value(now));
+    let (Ok(Value::Object(then)), Ok(Value::Object(now))) = (then, now) else {
+        return "the settings differ".into();
+    };
+    let key = then.keys().find(|k| then.get(*k) != now.get(*k)).cloned().unwrap_or_default();
+    let (a, b) = (&then[&key], &now[&key]);
+    format!("the run to resume was begun with {key} {a}, now it is {b}: give the same arguments and data")
+}
+
+/// The smallest decoder there is: what stays in the checkpoint's place while training owns its weights.
+fn tiny() -> Config {
+    Config { layers: 0, ..crate::model::init::Preset::Tiny.config() }
+}
+
+/// What was promised, what was not met, what it did to the held-out records, and where it lies: the end of a summary for readers.
+fn text_tail(summary: &Value) -> String {
+    let mut out = String::new();
+    for guarantee in summary["guarantees"].as_array().into_iter().flatten() {
+        out += &format!("  {}\n", guarantee.as_str().unwrap_or_default());
+    }
+    for unmet in summary["not_met"].as_array().into_iter().flatten() {
+        out += &format!("  not met: {}\n", unmet.as_str().unwrap_or_default());
+    }
+    if let (Some(before), Some(after)) =
+        (summary["eval_before"]["perplexity"].as_f64(), summary["eval_after"]["perplexity"].as_f64())
+    {
+        out += &format!("held-out perplexity {before:.3} before, {after:.3} after\n");
+    }
+    out + &format!("{}\n", summary["out"].as_str().unwrap_or_default())
 }
 
 /// Loss and perplexity on held-out records, as JSON.

@@ -298,7 +298,7 @@ pub fn sign_or_coin(dot: f64, coin: i8) -> i8 {
 
 impl Private {
     /// Of one batch.
-    fn of(batch: &Batch, row_losses: Option<&[f32]>) -> Self {
+    pub(in crate::method) fn of(batch: &Batch, row_losses: Option<&[f32]>) -> Self {
         let records = batch.segments.len();
         let loss =
             row_losses.filter(|_| records > 0).map(|l| batch.sample_means(l).iter().sum::<f64>() / records as f64);
@@ -306,7 +306,7 @@ impl Private {
     }
 
     /// Of two batches together.
-    fn join(self, other: Self) -> Self {
+    pub(in crate::method) fn join(self, other: Self) -> Self {
         let records = self.records + other.records;
         let weighted = |p: &Self| p.loss.map(|l| l * p.records as f64);
         let loss = match (weighted(&self), weighted(&other)) {

@@ -1,0 +1,433 @@
+//! Training by the methods that release a whole update at every step.
+
+use super::{
+    AccountantKind, Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, evaluate, text_tail, tiny,
+    write_statement,
+};
+use crate::backend::Backend;
+use crate::cli::common::{Job, progress};
+use crate::cli::interrupt;
+use crate::data::{Dataset, Example};
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::method::dense::{Method, Privacy, Run, Settings, State, Trainer, Variant};
+use crate::method::ferret::{Engine, MaskKind, Payload, Route};
+use crate::method::folder::Folder;
+use crate::method::{Opening, Sensitive};
+use crate::model::checkpoint::{self, Dtype};
+use crate::model::{Layout, Weights};
+use crate::optim::Silent;
+use crate::privacy::statement::{Released, Sampler, Statement};
+use crate::privacy::{Accountant, Guarantee, Pld, Rdp, calibrate, mi};
+use crate::rng::{Direction, Secret};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::time::Instant;
+
+/// The methods of this file.
+pub(super) const METHODS: [&str; 5] = ["dpsgd", "dp-signsgd", "nonprivate", "signsgd", "qsgd"];
+
+/// What the run was begun with.
+pub(super) const BEGUN: &str = "run.json";
+/// Where weights and moments are saved.
+const SAVED: &str = "dense";
+
+/// What must be the same when a run is continued. The hash of the records is why the file is its owner's alone.
+#[derive(PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Begun {
+    settings: Settings,
+    base_sha256: String,
+    records_sha256: String,
+}
+
+/// Plan, train, write.
+pub(super) fn run(args: &Args) -> Result<()> {
+    interrupt::listen();
+    refuse_strangers(args)?;
+    let start = args.start()?;
+    let settings = settings(args, &start.checkpoint.weights.layout, start.records.examples.len() as u64)?;
+    // What is planned is accounted for before anything starts: a delta or a noise that cannot be is refused here.
+    let planned = claims(&settings, settings.steps, args.delta)?;
+    let begun = Begun {
+        settings: settings.clone(),
+        base_sha256: checkpoint::tensors_sha256(&start.checkpoint.weights),
+        records_sha256: records_sha256(&start.records.examples),
+    };
+    let (folder, secret, logged) = if args.resume {
+        resume(args, &begun)?
+    } else {
+        let secret = args.secret()?;
+        let folder = Folder::begin(&args.out, &secret)?;
+        write_begun(&folder, &begun)?;
+        (folder, secret, false)
+    };
+    if let Some(privacy) = settings.method.privacy() {
+        args.note(&format!("note: noise multiplier {:.4}, clipping bound {}", privacy.noise_multiplier, privacy.clip));
+        if !privacy.holds() {
+            args.note("note: not private: without clipping or without noise nothing is promised");
+        }
+        if settings.sampler != Sampler::Poisson {
+            args.note("note: (eps, delta) is proven for --sampler poisson only: the statement will promise nothing");
+        }
+    } else {
+        args.note(&format!("note: {} is not private", settings.method.name()));
+    }
+    if secret.is_insecure() {
+        args.note("note: not private: sampling and noise are known (--insecure-seed)");
+    }
+    let summary = args.compute.run(Work { args, start, settings, folder, secret, logged, planned })?;
+    if args.json {
+        return fsio::print(&format!("{summary}\n"));
+    }
+    fsio::print(&text(&summary))
+}
+
+/// Arguments of other methods are refused, not passed over.
+fn refuse_strangers(args: &Args) -> Result<()> {
+    let (f, d, method) = (&args.ferret, &args.dense, args.method.as_str());
+    let private = matches!(method, "dpsgd" | "dp-signsgd");
+    if args.epsilon.is_some() {
+        return Err(Error::usage(if private {
+            format!(
+                "--epsilon is FERRET's budget in nats of mutual information: {method} takes --dp-epsilon and --delta, or \
+                 --noise-multiplier"
+            )
+        } else {
+            format!("--epsilon: {method} is not private and has no budget")
+        }));
+    }
+    let ferret = f.bucket.is_some()
+        || f.batch_per.is_some()
+        || f.flip.is_some()
+        || f.dither.is_some()
+        || f.unbiased
+        || f.silent != Silent::default()
+        || f.direction != Direction::default()
+        || f.payload != Payload::default()
+        || f.mask != MaskKind::default()
+        || f.engine != Engine::default()
+        || f.release != ReleaseKind::Bit;
+    let given = [
+        (ferret, "arguments of FERRET", false),
+        (args.dp_epsilon.is_some() && !private, "--dp-epsilon", false),
+        (d.noise_multiplier.is_some() && !private, "--noise-multiplier", false),
+        (d.accountant.is_some() && !private, "--accountant", false),
+        (d.clipping.is_some() && !private, "--clipping", false),
+        (d.clip_function.is_some() && !private, "--clip-function", false),
+        (f.groups.is_some() && !private, "--groups", false),
+        (d.variant.is_some(), "--variant", method == "signsgd"),
+        (d.bits.is_some(), "--bits", method == "qsgd"),
+    ];
+    match given.iter().find(|g| g.0 && !g.2) {
+        Some((_, what, _)) => Err(Error::usage(format!("--method {method} has no use for {what}: leave it out"))),
+        None => Ok(()),
+    }
+}
+
+/// The settings that the arguments and the data make.
+fn settings(args: &Args, layout: &Layout, records: u64) -> Result<Settings> {
+    if args.batch == 0 || args.batch > records {
+        return Err(Error::usage(format!("--batch {} of {records} records: give 1 to all of them", args.batch)));
+    }
+    let steps = mi::steps(records, args.batch, args.epochs.into())?;
+    let steps = u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))?;
+    let sampling_rate = args.batch as f64 / records as f64;
+    let d = &args.dense;
+    let privacy = || -> Result<Privacy> {
+        Ok(Privacy {
+            noise_multiplier: noise_multiplier(args, sampling_rate, steps)?,
+            clip: args.clip,
+            clip_rule: d.clip_function.unwrap_or_default(),
+            clip_style: d.clipping.unwrap_or_default(),
+            clip_groups: args.ferret.groups.map(|n| n.try_into().unwrap_or(u32::MAX)),
+        })
+    };
+    let method = match args.method.as_str() {
+        "dpsgd" => Method::Dpsgd(privacy()?),
+        "dp-signsgd" => Method::DpSignsgd(privacy()?),
+        "signsgd" => Method::Signsgd { variant: d.variant.unwrap_or_default() },
+        "qsgd" => Method::Qsgd { bits: d.bits.unwrap_or(8) },
+        _ => Method::Nonprivate,
+    };
+    let plain = method == Method::Nonprivate;
+    let settings = Settings {
+        method,
+        records,
+        batch: args.batch,
+        epochs: args.epochs,
+        steps,
+        sampling_rate,
+        sampler: args.sampler,
+        micro_batch: args.micro_batch.try_into().unwrap_or(u32::MAX),
+        route: args.route,
+        learning_rate: args.learning_rate.unwrap_or(if plain { 1e-4 } else { 2e-4 }),
+        schedule: args.schedule(if plain { ScheduleKind::Linear } else { ScheduleKind::Constant }),
+        weight_decay: if args.route == Route::Direct { 0.0 } else { args.weight_decay },
+        seed: args.seed,
+    };
+    settings.check()?;
+    if let Some(privacy) = settings.method.privacy() {
+        privacy.clipping(layout)?;
+    }
+    Ok(settings)
+}
+
+/// The noise that was asked for, or the least that the accountant proves to suffice for the planned steps.
+fn noise_multiplier(args: &Args, sampling_rate: f64, steps: u32) -> Result<f64> {
+    match (args.dp_epsilon, args.dense.noise_multiplier) {
+        (_, Some(_)) if args.dense.accountant.is_some() => {
+            Err(Error::usage("--accountant finds the noise for --dp-epsilon: leave it out with --noise-multiplier"))
+        }
+        (_, Some(sigma)) => Ok(sigma),
+        (Some(epsilon), None) => {
+            let found = calibrate::noise_multiplier(epsilon, args.delta, sampling_rate, steps.into())?;
+            Ok(match args.dense.accountant.unwrap_or(AccountantKind::Pld) {
+                AccountantKind::Pld => found.pld.upper,
+                AccountantKind::Rdp => found.rdp,
+            })
+        }
+        (None, None) => Err(Error::usage(format!(
+            "--method {} needs --dp-epsilon E (with --delta) or --noise-multiplier S",
+            args.method
+        ))),
+    }
+}
+
+/// SHA-256 of all tokens and of which of them count.
+fn records_sha256(records: &[Example]) -> String {
+    let mut hash = Sha256::new();
+    for record in records {
+        hash.update((record.ids.len() as u64).to_le_bytes());
+        record.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
+        record.learn.iter().for_each(|&l| hash.update([u8::from(l)]));
+    }
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn write_begun(folder: &Folder, begun: &Begun) -> Result<()> {
+    let text = serde_json::to_string_pretty(begun).map_err(|e| Error::usage(e.to_string()))?;
+    fsio::write_private(&folder.state(BEGUN), text.as_bytes())
+}
+
+/// What an earlier part of the run left: folder, key, and whether it wrote private logs.
+fn resume(args: &Args, begun: &Begun) -> Result<(Folder, Secret, bool)> {
+    let (folder, secret) = Folder::resume(&args.out)?;
+    if args.insecure_seed.is_some() != secret.is_insecure() {
+        return Err(Error::usage("the run to resume was begun differently: --insecure-seed must be the same"));
+    }
+    let path = folder.state(BEGUN);
+    if path.exists() {
+        let then: Begun =
+            serde_json::from_str(&fsio::read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
+        if then.settings != begun.settings {
+            return Err(Error::file(path, difference(&then.settings, &begun.settings)));
+        }
+        if then.base_sha256 != begun.base_sha256 {
+            return Err(Error::file(path, "the run to resume began at another model: give the same --model"));
+        }
+        if then.records_sha256 != begun.records_sha256 {
+            return Err(Error::file(path, "the run to resume began with other records: give the same --data"));
+        }
+    } else if folder.state(SAVED).exists() || folder.state(crate::method::ferret::transcript::FILE).exists() {
+        return Err(Error::file(args.out.as_path(), "the unfinished run there is of another method"));
+    } else {
+        write_begun(&folder, begun)?;
+    }
+    let logged = folder.state(PRIVATE_LOG).exists();
+    Ok((folder, secret, logged))
+}
+
+struct Work<'a> {
+    args: &'a Args,
+    start: Start,
+    settings: Settings,
+    folder: Folder,
+    secret: Secret,
+    logged: bool,
+    planned: Claims,
+}
+
+impl Job for Work<'_> {
+    type Output = Value;
+
+    fn run<B: Backend>(self, backend: B) -> Result<Value> {
+        let Work { args, start, settings, mut folder, secret, logged, planned } = self;
+        let Start { checkpoint: mut base, records, held_out } = start;
+        let private_method = settings.method.privacy().is_some();
+        if args.log_private && !logged {
+            fsio::write(&folder.state(PRIVATE_LOG), b"")?;
+        }
+        let records = Sensitive::new(records.examples);
+        let mut weights = std::mem::replace(&mut base.weights, Weights::zeros(tiny()));
+        let saved = folder.state(SAVED);
+        let state = State::load(&saved, &mut weights)?;
+        folder.rewind_log(state.as_ref().map_or(0, |s| s.step.into()))?;
+        let records = records.as_ref().map(Vec::as_slice);
+        let mut trainer =
+            Trainer::new(backend, Run { weights, settings: settings.clone(), state, secret: &secret, records })?;
+        let before = evaluate_before(&folder, &trainer, &held_out)?;
+        let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
+        let bar = progress(steps_run.into(), "steps", args.quiet);
+        bar.set_position(trainer.next_step().into());
+        let begun = Instant::now();
+        let mut unsaved = 0;
+        while trainer.next_step() < steps_run {
+            if interrupt::asked() {
+                trainer.save(&saved)?;
+                bar.abandon();
+                return Err(Error::Interrupted(format!(
+                    "stopped after {} of {steps_run} steps; the same command with --resume continues",
+                    trainer.next_step()
+                )));
+            }
+            let clock = Instant::now();
+            let Some(step) = trainer.step()? else { break };
+            let mut line = json!({"step": step.step});
+            if args.log_private || !private_method {
+                let private = step.private.open(&Opening::evaluation("a log that the statement declares"));
+                line["records"] = json!(private.records);
+                line["tokens"] = json!(private.tokens);
+                line["loss"] = json!(private.loss);
+                line["seconds"] = json!(clock.elapsed().as_secs_f64());
+            }
+            folder.log(&line)?;
+            bar.inc(1);
+            unsaved += 1;
+            if unsaved >= args.checkpoint_every.max(1) {
+                trainer.save(&saved)?;
+                unsaved = 0;
+            }
+        }
+        bar.finish_and_clear();
+        let seconds = begun.elapsed().as_secs_f64();
+        let after = evaluate(trainer.decoder(), &held_out)?;
+        let bits_per_update = settings.method.bits_per_update(&trainer.decoder().layout);
+        let weights = trainer.finish()?;
+        let spent = claims(&settings, steps_run, args.delta)?;
+        let mut statement = statement(&settings, steps_run, bits_per_update, &spent, &planned);
+        statement.insecure_seed = secret.is_insecure();
+        statement.private_logs = logged || args.log_private;
+        let statement = statement.finish();
+        write_statement(folder.path(), &statement)?;
+        let mut options = base.save_options();
+        options.dtype = Dtype::F32;
+        checkpoint::save(folder.path(), &weights, &options)?;
+        let out = folder.path().to_owned();
+        folder.finish()?;
+        // Numbers only where the statement promises them.
+        let epsilon = |claims: &Claims| claims.json().filter(|_| statement.is_private());
+        Ok(json!({
+            "method": settings.method.name(), "out": out, "steps": steps_run, "steps_planned": settings.steps,
+            "sampling_rate": settings.sampling_rate, "bits_per_update": bits_per_update, "seconds": seconds,
+            "noise_multiplier": settings.method.privacy().map(|p| p.noise_multiplier), "private": statement.is_private(),
+            "delta": settings.method.privacy().map(|_| args.delta),
+            "epsilon_spent": epsilon(&spent), "epsilon_planned": epsilon(&planned),
+            "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
+            "not_met": statement.not_met, "eval_before": before, "eval_after": after,
+        }))
+    }
+}
+
+/// Loss and perplexity of the base model. A run that continues stands elsewhere, so the answer is kept from its beginning.
+fn evaluate_before<B: Backend>(
+    folder: &Folder,
+    trainer: &Trainer<B>,
+    held_out: &Option<Dataset>,
+) -> Result<Option<Value>> {
+    let path = folder.state("eval-before.json");
+    if trainer.next_step() > 0 {
+        return Ok(path.exists().then(|| fsio::read_text(&path)).transpose()?.and_then(|t| serde_json::from_str(&t).ok()));
+    }
+    let before = evaluate(trainer.decoder(), held_out)?;
+    if let Some(before) = &before {
+        fsio::write(&path, before.to_string().as_bytes())?;
+    }
+    Ok(before)
+}
+
+/// Epsilon at `delta`, by accountant; or why there is none.
+struct Claims {
+    delta: f64,
+    found: Vec<(&'static str, Result<f64, String>)>,
+}
+
+impl Claims {
+    fn json(&self) -> Option<Value> {
+        let found = self.found.iter().filter_map(|(name, eps)| Some((name.to_lowercase(), json!(eps.as_ref().ok()?))));
+        (!self.found.is_empty()).then(|| Value::Object(found.collect()))
+    }
+}
+
+/// What `steps` steps cost; nothing where nothing can be promised.
+fn claims(settings: &Settings, steps: u32, delta: f64) -> Result<Claims> {
+    let mut found = Vec::new();
+    if let Some(event) = settings.event(steps) {
+        for accountant in [&Pld::default() as &dyn Accountant, &Rdp::default()] {
+            let epsilon = match accountant.epsilon(&event, delta) {
+                Ok(bounds) if bounds.upper.is_finite() => Ok(bounds.upper),
+                Ok(_) => Err(format!("{} finds no finite epsilon at delta {delta}: the noise is too small", accountant.name())),
+                Err(Error::Privacy(why)) => Err(why),
+                Err(e) => return Err(e),
+            };
+            found.push((accountant.name(), epsilon));
+        }
+    }
+    Ok(Claims { delta, found })
+}
+
+/// What the run gave away.
+fn statement(s: &Settings, steps_run: u32, bits: u64, spent: &Claims, planned: &Claims) -> Statement {
+    let count = u64::from(steps_run);
+    let bits_per_update = s.method.compresses().then_some(bits as f64);
+    let released = match s.method.privacy() {
+        Some(&Privacy { noise_multiplier, clip, .. }) => {
+            Released::NoisedSums { count, noise_multiplier, clip, bits_per_update }
+        }
+        None => Released::Gradients { count, bits_per_update },
+    };
+    let mut statement = Statement::new(s.method.name(), released, s.sampler, s.records, s.sampling_rate, count);
+    for (claims, of) in [(spent, "spent"), (planned, "planned")] {
+        for (name, epsilon) in &claims.found {
+            match epsilon {
+                Ok(eps) => drop(statement.claim(Guarantee::eps_delta(*eps, claims.delta), name, of)),
+                Err(why) => statement.not_met.push(format!("{name}, {of}: {why}")),
+            }
+        }
+    }
+    match s.method.privacy() {
+        Some(p) if p.clip_rule == crate::method::dense::ClipRule::None => statement.not_met.push(
+            "not private: gradients were not clipped (--clip-function none), so no noise bounds what one record does".into(),
+        ),
+        Some(p) if !p.holds() => {
+            statement.not_met.push("not private: no noise was added (noise multiplier 0)".into());
+        }
+        Some(_) if s.sampler != Sampler::Poisson => statement.not_met.push(
+            "not private: the noise was chosen as if sampling were Poisson; no (eps, delta) is claimed for this sampler".into(),
+        ),
+        Some(_) => {}
+        None => {
+            let what = match s.method {
+                Method::Signsgd { variant: Variant::ErrorFeedback } => "signs of gradients with error feedback",
+                Method::Signsgd { .. } => "signs of gradients",
+                Method::Qsgd { .. } => "rounded gradients",
+                _ => "gradients",
+            };
+            statement.not_met.push(format!("not private: {what} were released without clipping or noise"));
+        }
+    }
+    statement
+}
+
+/// The summary for a reader.
+fn text(summary: &Value) -> String {
+    let sigma = summary["noise_multiplier"].as_f64().map_or(String::new(), |s| format!(", noise multiplier {s:.4}"));
+    format!(
+        "{}: {} updates of {} bits released in {:.1} s{sigma}\n",
+        summary["method"].as_str().unwrap_or_default(),
+        summary["steps"],
+        summary["bits_per_update"],
+        summary["seconds"].as_f64().unwrap_or_default()
+    ) + &text_tail(summary)
+}

@@ -1,0 +1,265 @@
+//! Everything that a run of a dense method was told.
+
+use super::compress;
+use crate::error::{Error, Result};
+use crate::grad::{ClipFunction, Clipping, Style};
+use crate::method::ferret::Route;
+use crate::method::groups::{Grouping, Groups};
+use crate::model::layout::Place;
+use crate::model::{Layout, ParamId};
+use crate::optim::Schedule;
+use crate::privacy::Event;
+use crate::privacy::statement::Sampler;
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// What is done to the gradient before it leaves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Method {
+    /// Nothing: the mean gradient.
+    Nonprivate,
+    /// Clipped, summed, noised.
+    Dpsgd(Privacy),
+    /// The sign of what [`Method::Dpsgd`] releases.
+    DpSignsgd(Privacy),
+    /// The mean gradient's signs.
+    Signsgd {
+        /// Which of the algorithms of this name.
+        variant: Variant,
+    },
+    /// The mean gradient, rounded at random.
+    Qsgd {
+        /// Bits a coordinate, its sign included: 2 to 8.
+        bits: u32,
+    },
+}
+
+/// Noise and clipping of the private methods.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Privacy {
+    /// Standard deviation of the noise on the sum, in units of `clip`.
+    pub noise_multiplier: f64,
+    /// C: the most one record moves the sum.
+    pub clip: f64,
+    /// How a record's norm becomes its factor.
+    pub clip_rule: ClipRule,
+    /// Which norms are clipped together.
+    pub clip_style: ClipStyle,
+    /// With [`ClipStyle::PerGroup`]: so many groups of consecutive tensors; none: embeddings, every block and the top.
+    pub clip_groups: Option<u32>,
+}
+
+/// How a record's norm n becomes the factor on its gradient.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClipRule {
+    /// C / (n + 0.01): every gradient is scaled to nearly C
+    #[default]
+    Automatic,
+    /// min(1, C / n)
+    Abadi,
+    /// 1: nothing bounds a record's contribution, so the result is NOT private
+    None,
+}
+
+/// Which parameters share a norm; L groups are clipped to C / sqrt(L) each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClipStyle {
+    /// All of them
+    #[default]
+    Flat,
+    /// Every tensor has its own
+    PerLayer,
+    /// The embeddings, every block and the top; or --groups N runs of tensors
+    PerGroup,
+}
+
+/// The algorithms called signSGD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// The sign of the mean gradient
+    #[default]
+    Plain,
+    /// Sign times mean size, tensor by tensor, of the gradient plus what earlier signs left out
+    ErrorFeedback,
+    /// Every micro-batch is a worker and sends its signs; the majority decides
+    MajorityVote,
+}
+
+/// The settings of a run. Public, all of them, the number of records included.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// What is released.
+    pub method: Method,
+    /// Number of records N.
+    pub records: u64,
+    /// Expected batch size B.
+    pub batch: u64,
+    /// Passes over the records.
+    pub epochs: u32,
+    /// Number of steps T the run was planned for.
+    pub steps: u32,
+    /// s = B / N.
+    pub sampling_rate: f64,
+    /// How batches are drawn.
+    pub sampler: Sampler,
+    /// Records computed on at once; decides how sums are rounded, and who votes.
+    pub micro_batch: u32,
+    /// How updates reach the weights.
+    pub route: Route,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// The learning rate by step.
+    pub schedule: Schedule,
+    /// AdamW's weight decay; 0 for the direct route, which has none.
+    pub weight_decay: f64,
+    /// Seed of the public randomness: ties of signs, rounding.
+    pub seed: u64,
+}
+
+/// Far above any run, far below what would fill the memory.
+const MOST_STEPS: u32 = 100_000_000;
+
+impl Method {
+    /// How the method is called on the command line and in statements.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Nonprivate => "nonprivate",
+            Self::Dpsgd(_) => "dpsgd",
+            Self::DpSignsgd(_) => "dp-signsgd",
+            Self::Signsgd { .. } => "signsgd",
+            Self::Qsgd { .. } => "qsgd",
+        }
+    }
+
+    /// Noise and clipping, where the method has them.
+    pub fn privacy(&self) -> Option<&Privacy> {
+        match self {
+            Self::Dpsgd(p) | Self::DpSignsgd(p) => Some(p),
+            _ => None,
+        }
+    }
+
+    /// Bits that an update takes, f32 where it is not compressed.
+    pub fn bits_per_update(&self, layout: &Layout) -> u64 {
+        let (scalars, tensors) = (layout.scalars() as u64, layout.len() as u64);
+        match self {
+            Self::Nonprivate | Self::Dpsgd(_) => 32 * scalars,
+            Self::Signsgd { variant: Variant::ErrorFeedback } => scalars + 32 * tensors,
+            Self::Signsgd { .. } | Self::DpSignsgd(_) => scalars,
+            Self::Qsgd { bits } => {
+                let norms: usize = layout.specs().iter().map(|s| s.len().div_ceil(compress::BUCKET)).sum();
+                u64::from(*bits) * scalars + 32 * norms as u64
+            }
+        }
+    }
+
+    /// Whether updates take less than a float a coordinate.
+    pub fn compresses(&self) -> bool {
+        !matches!(self, Self::Nonprivate | Self::Dpsgd(_))
+    }
+}
+
+impl Privacy {
+    /// Whether anything is promised: contributions are bounded and noise is added.
+    pub fn holds(&self) -> bool {
+        self.noise_multiplier > 0.0 && self.clip_rule != ClipRule::None
+    }
+
+    /// How gradients are clipped, for a decoder of this layout.
+    pub fn clipping(&self, layout: &Layout) -> Result<Clipping> {
+        let function = match self.clip_rule {
+            ClipRule::Automatic => ClipFunction::AUTOMATIC,
+            ClipRule::Abadi => ClipFunction::Abadi,
+            ClipRule::None => ClipFunction::None,
+        };
+        let style = match (self.clip_style, self.clip_groups) {
+            (ClipStyle::Flat, _) => Style::Flat,
+            (ClipStyle::PerLayer, _) => Style::PerLayer,
+            (ClipStyle::PerGroup, Some(n)) => Style::Groups(Groups::new(layout, Grouping::Count(n as usize))?.members),
+            (ClipStyle::PerGroup, None) => {
+                let mut groups: Vec<(Place, Vec<ParamId>)> = Vec::new();
+                for p in layout.ids() {
+                    let place = layout.spec(p).place;
+                    match groups.iter_mut().find(|g| g.0 == place) {
+                        Some(group) => group.1.push(p),
+                        None => groups.push((place, vec![p])),
+                    }
+                }
+                Style::Groups(groups.into_iter().map(|g| g.1).collect())
+            }
+        };
+        Clipping::new(function, style, self.clip)
+    }
+}
+
+impl Settings {
+    /// What `steps` steps of the run release, for accountants; none where nothing can be promised.
+    pub fn event(&self, steps: u32) -> Option<Event> {
+        let privacy = self.method.privacy().filter(|p| p.holds())?;
+        Some(Event::SubsampledGaussian {
+            noise_multiplier: privacy.noise_multiplier,
+            sampling_rate: self.sampling_rate,
+            steps: steps.into(),
+        })
+    }
+
+    /// Whether the settings make sense and agree with each other.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::usage(what));
+        for (name, x) in [("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)] {
+            if !(x >= 0.0 && x.is_finite()) {
+                return refuse(format!("{name} is {x}, expected 0 or a number above it"));
+            }
+        }
+        if self.steps == 0 || self.steps > MOST_STEPS {
+            return refuse(format!("steps is {}, expected 1 to {MOST_STEPS}", self.steps));
+        }
+        if self.batch == 0 || self.batch > self.records {
+            return refuse(format!("batch is {} of {} records, expected 1 to all of them", self.batch, self.records));
+        }
+        let s = self.batch as f64 / self.records as f64;
+        if self.sampling_rate.is_nan() || (self.sampling_rate - s).abs() > 1e-9 * s {
+            return refuse(format!("sampling_rate is {}, but batch / records is {s}", self.sampling_rate));
+        }
+        if self.micro_batch == 0 {
+            return refuse("--micro-batch 0 would never finish a batch: give at least 1".into());
+        }
+        if let Schedule::Linear { warmup } = self.schedule
+            && !(0.0..=1.0).contains(&warmup)
+        {
+            return refuse(format!("warmup is {warmup}, expected 0 to 1"));
+        }
+        if self.route == Route::Direct && self.weight_decay != 0.0 {
+            return refuse(format!("weight_decay is {}, but the direct route has none: expected 0", self.weight_decay));
+        }
+        match &self.method {
+            Method::Qsgd { bits } if !(2..=8).contains(bits) => {
+                refuse(format!("bits is {bits}, expected 2 to 8: one for the sign and at least one for the size"))
+            }
+            Method::Dpsgd(p) | Method::DpSignsgd(p) => p.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Privacy {
+    fn check(&self) -> Result<()> {
+        let (sigma, clip) = (self.noise_multiplier, self.clip);
+        if !(sigma >= 0.0 && sigma.is_finite()) {
+            return Err(Error::usage(format!("noise_multiplier is {sigma}, expected 0 or a number above it")));
+        }
+        if !(clip > 0.0 && clip.is_finite() && (sigma * clip).is_finite() && sigma * clip < f64::from(f32::MAX)) {
+            return Err(Error::usage(format!("clip is {clip}, expected a number above 0 that noise can be scaled by")));
+        }
+        if self.clip_groups.is_some() && self.clip_style != ClipStyle::PerGroup {
+            return Err(Error::usage("--groups belongs to --clipping per-group"));
+        }
+        Ok(())
+    }
+}
