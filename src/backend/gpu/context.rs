@@ -133,6 +133,8 @@ impl Context {
             ));
             return Vec::new();
         }
+        // Multiples of four, where possible, keep blocks of columns on vec4s.
+        let fit = if fit >= 4 { fit & !3 } else { fit };
         let end = rows.end;
         rows.step_by(fit).map(|first| first..(first + fit).min(end)).collect()
     }

@@ -80,14 +80,17 @@ pub(super) fn matmul(x: &Context, a: Factor, b: Factor, bias: Option<&Tensor>, c
             for (i, terms) in k_blocks.iter().enumerate() {
                 let a_rows = if a.transposed { terms } else { &rows };
                 let b_rows = if b.transposed { &columns } else { terms };
-                let a_window = a.tensor.window(offset(a_rows, a.rows.start)).shifted(a.columns.start);
-                let b_window = b.tensor.window(offset(b_rows, b.rows.start)).shifted(b.columns.start);
-                let b_window = if b.transposed { b_window } else { b_window.shifted(columns.start) };
+                // What is not stored as rows is a block of columns.
+                let a_column = a.columns.start + if a.transposed { rows.start } else { terms.start };
+                let b_column = b.columns.start + if b.transposed { terms.start } else { columns.start };
+                assert!(b_column.is_multiple_of(4), "only the left factor may begin between two vec4s");
+                let a_window = a.tensor.window(offset(a_rows, a.rows.start)).shifted(a_column);
+                let b_window = b.tensor.window(offset(b_rows, b.rows.start)).shifted(b_column);
                 let c_window = c.tensor.window(offset(&rows, c.first_row)).shifted(c.first_column + columns.start);
                 let bias = bias.filter(|_| i == 0).map(|t| t.whole().shifted(columns.start));
                 let tiles_n = columns.len().div_ceil(TILE);
                 let tiles = rows.len().div_ceil(TILE) * tiles_n;
-                let shifted_a = !a.columns.start.is_multiple_of(4);
+                let shifted_a = !a_column.is_multiple_of(4);
                 let constants = [a.transposed as u32, b.transposed as u32, shifted_a as u32];
                 let params = [
                     rows.len() as u32,
