@@ -8,6 +8,7 @@ use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::model::Activation;
 use ferret::ops::Segments;
 use ferret::ops::cross_entropy::IGNORE;
+use ferret::rng::{Direction, DirectionStream};
 use std::sync::OnceLock;
 
 mod gpu_decoder;
@@ -264,8 +265,8 @@ fn sums() {
     for (n, c) in [(1, 1), (7, 5), (129, 33), (700, 300), (0, 3)] {
         parity!(3e-6, |b| {
             let (mut x, y) = (matrix(b, n, c, 1), matrix(b, n, c, 2));
-            let mut dots = matrix(b, n, 1, 3);
-            b.add_row_dots(&x, &y, &mut dots);
+            let mut dots = matrix(b, n + 2, 1, 3);
+            b.add_row_dots(&x, &y, &mut dots, 2);
             b.add(&mut x, &y);
             let mut out = matrix(b, 1, c, 4);
             b.add_columns(&x, n / 7..n, &mut out);
@@ -308,25 +309,50 @@ fn more_rows_than_workgroups_in_a_dimension() {
         b.add(&mut x, &y);
         vec![read(b, &y), read(b, &stats), read(b, &losses), read(b, &x)]
     }, "{n} rows");
-    // 65,537 workgroups of 64 threads of 4 numbers each, and as many distinct rows.
-    let (n, c) = (65_537, 256);
+    // As many distinct rows, a workgroup each.
+    let (n, c) = (65_537, 4);
     let ids: Vec<u32> = (0..n as u32).rev().collect();
-    for gpu in &gpus()[..gpus().len().min(1)] {
-        let x = matrix(gpu, n, c, 1);
-        let mut y = gpu.zeros(n, c);
-        gpu.add_rows(&ids, &x, 0..n, &mut y);
-        gpu.add_gather(&ids, &x, &mut y);
-        let (x, y) = (read(gpu, &x), read(gpu, &y));
-        for i in [0, 1, 65_534, 65_535, 65_536] {
-            let from = (n - 1 - i) * c;
-            assert!((0..c).all(|j| y[i * c + j] == 2.0 * x[from + j]), "row {i}");
-        }
-    }
-    // 65,536 and more tiles.
+    parity!(1e-6, |b| {
+        let mut y = b.zeros(n, c);
+        b.add_rows(&ids, &matrix(b, n, c, 1), 0..n, &mut y);
+        vec![read(b, &y)]
+    }, "{n} distinct rows");
+    // As many workgroups of 64 threads with four numbers each, and tiles of a product, which is empty but for its bias.
     let n = 64 * 65_537;
     for gpu in &gpus()[..gpus().len().min(1)] {
-        let (x, w) = (matrix(gpu, n, 1, 1), gpu.upload(1, 1, vec![2.0]).unwrap());
-        let (x, y) = (read(gpu, &x), read(gpu, &gpu.linear(&x, &w, None)));
-        assert!([0, 1, 64, n / 2, n - 65, n - 1].iter().all(|&i| y[i] == 2.0 * x[i]));
+        let (mut y, v) = (gpu.zeros(n, 4), gpu.upload(1, 4, vec![1.0, 2.0, 3.0, 4.0]).unwrap());
+        gpu.add_vector(&v, &mut y);
+        assert!(read(gpu, &y).chunks_exact(4).all(|row| row == [1.0, 2.0, 3.0, 4.0]));
+        let y = gpu.linear(&gpu.zeros(n, 0), &gpu.zeros(0, 4), Some(&v));
+        assert!(read(gpu, &y).chunks_exact(4).all(|row| row == [1.0, 2.0, 3.0, 4.0]));
+    }
+}
+
+#[test]
+fn directions() {
+    for (kind, tolerance) in [(Direction::Rademacher, 0.0), (Direction::Sphere, 2e-6)] {
+        let stream = DirectionStream::new(42, 3, 5, kind, 300_001);
+        for (offset, rows, cols) in [(0, 1, 1), (0, 3, 16), (17, 5, 7), (512, 64, 512), (1023, 30, 601), (300_000, 1, 1), (9, 0, 4)] {
+            parity!(tolerance, |b| {
+                vec![read(b, &b.direction(&stream, offset, rows, cols))]
+            }, "{kind:?}, {rows} x {cols} from {offset}");
+        }
+    }
+}
+
+#[test]
+fn writing_again_waits_its_turn() {
+    for gpu in gpus() {
+        for (rows, n) in [(1, 10), (1 << 14, 1 << 18)] {
+            let mut x = gpu.upload(rows, n / rows, vec![1.0; n]).unwrap();
+            let mut sum = gpu.zeros(rows, n / rows);
+            for i in 0..5 {
+                gpu.add(&mut sum, &x);
+                gpu.write(&mut x, &vec![i as f32; n]).unwrap();
+            }
+            gpu.add(&mut sum, &x);
+            assert!(read(gpu, &sum).iter().all(|&s| s == 1.0 + 0.0 + 1.0 + 2.0 + 3.0 + 4.0));
+            assert!(gpu.write(&mut x, &[0.0]).is_err());
+        }
     }
 }

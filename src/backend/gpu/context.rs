@@ -7,6 +7,7 @@ use super::pool::{Pool, class};
 use super::recorder::{Recorder, Work};
 use super::tensor::{Tensor, Window, line};
 use crate::error::{Error, Result};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -224,22 +225,20 @@ impl Context {
             return Ok(());
         }
         let mut recorder = self.recorder();
-        // What is recorded may still use this buffer under its former owner; a write overtakes recorded commands.
-        recorder.submit(&self.queue);
         let (cols, padded) = (x.cols, x.line());
         let rows_at_once = (STAGING / (padded * 4)).max(1);
         for (i, block) in data.chunks(rows_at_once * cols).enumerate() {
-            let offset = x.byte(i * rows_at_once);
-            if cols == padded {
-                self.queue.write_buffer(x.buffer(), offset, bytemuck::cast_slice(block));
-            } else {
-                let mut rows = vec![0.0f32; block.len() / cols * padded];
-                for (to, from) in rows.chunks_exact_mut(padded).zip(block.chunks_exact(cols)) {
-                    to[..cols].copy_from_slice(from);
+            let block = pad(block, cols, padded);
+            let bytes: &[u8] = bytemuck::cast_slice(&block);
+            if i == 0 {
+                if recorder.send(&self.device, &self.queue, bytes, x.buffer()) {
+                    break;
                 }
-                self.queue.write_buffer(x.buffer(), offset, bytemuck::cast_slice(&rows));
+                // What is recorded may still use this buffer, even under its former owner; a write overtakes recorded commands.
+                recorder.submit(&self.queue);
             }
-            if block.len() * 4 >= STAGING / 2 {
+            self.queue.write_buffer(x.buffer(), x.byte(i * rows_at_once), bytes);
+            if bytes.len() >= STAGING / 2 {
                 self.queue.submit([]);
                 self.wait()?;
             }
@@ -309,4 +308,16 @@ impl Context {
         }
         self.fault.check()
     }
+}
+
+/// Rows of `cols` numbers as rows of `padded`.
+fn pad(data: &[f32], cols: usize, padded: usize) -> Cow<'_, [f32]> {
+    if cols == padded {
+        return Cow::Borrowed(data);
+    }
+    let mut rows = vec![0.0; data.len() / cols * padded];
+    for (to, from) in rows.chunks_exact_mut(padded).zip(data.chunks_exact(cols)) {
+        to[..cols].copy_from_slice(from);
+    }
+    Cow::Owned(rows)
 }

@@ -49,6 +49,7 @@ kernels! {
     ATTENTION_QUERIES = "attention" "backward_queries" [1 read, 2 read, 7 read, 8 read, 9 read, 5 write];
     ATTENTION_KEYS = "attention" "backward_keys" [1 read, 2 read, 7 read, 8 read, 9 read, 5 write];
     ATTENTION_JVP = "attention" "jvp" [1 read, 2 read, 7 read, 10 read, 5 write];
+    DIRECTION = "direction" "fill" [1 write];
     ATTENTION_STORE = "attention" "store" [2 read, 5 write];
 }
 
@@ -59,7 +60,7 @@ impl Kernel {
     pub(super) fn constants(&self) -> Constants {
         match self.file {
             "linear" => &["TRANSPOSED_A", "TRANSPOSED_B", "SHIFTED_A"],
-            "activation" => &["KIND"],
+            "activation" | "direction" => &["KIND"],
             "attention" => &["WIDTH", "BLOCK"],
             _ => &[],
         }
@@ -82,7 +83,7 @@ pub fn sources() -> Vec<(String, String)> {
     for kernel in ALL {
         let variants: Vec<Vec<u32>> = match kernel.file {
             "linear" => (0..8).map(|i| vec![i & 1, i >> 1 & 1, i >> 2]).collect(),
-            "activation" => vec![vec![0], vec![1]],
+            "activation" | "direction" => vec![vec![0], vec![1]],
             "attention" => [(1, 8), (5, 32), (8, 16), (64, 32), (64, 16), (80, 16), (128, 16), (256, 8)]
                 .map(|(width, block)| vec![width, block])
                 .to_vec(),

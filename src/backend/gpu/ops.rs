@@ -8,6 +8,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::model::Activation;
 use crate::ops::Segments;
+use crate::rng::DirectionStream;
 use std::ops::Range;
 
 impl Gpu {
@@ -40,6 +41,24 @@ impl Backend for Gpu {
 
     fn download(&self, x: &Tensor) -> Result<Vec<f32>> {
         self.context.read(x)
+    }
+
+    fn write(&self, x: &mut Tensor, data: &[f32]) -> Result<()> {
+        if data.len() != x.rows * x.cols {
+            return Err(Error::usage(format!("{} numbers do not fill a matrix of {} x {}", data.len(), x.rows, x.cols)));
+        }
+        self.context.write(x, data)
+    }
+
+    fn host_mut<'a>(&self, _: &'a mut Tensor) -> Option<&'a mut [f32]> {
+        None
+    }
+
+    fn direction(&self, direction: &DirectionStream, offset: usize, rows: usize, cols: usize) -> Tensor {
+        assert!(offset + rows * cols <= direction.dim(), "elements of a direction");
+        let u = self.empty(rows, cols);
+        rows::direction(&self.context, direction, offset, &u);
+        u
     }
 
     fn rows(&self, x: &Tensor, rows: Range<usize>) -> Tensor {
@@ -232,8 +251,8 @@ impl Backend for Gpu {
         self.matmul(Factor::plain(h), Factor::transposed(w), None, target);
     }
 
-    fn add_row_dots(&self, a: &Tensor, b: &Tensor, out: &mut Tensor) {
-        rows::row_dots(&self.context, a, b, out);
+    fn add_row_dots(&self, a: &Tensor, b: &Tensor, out: &mut Tensor, first: usize) {
+        rows::row_dots(&self.context, a, b, out, first);
     }
 
     fn norm_jvp(

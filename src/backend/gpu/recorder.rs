@@ -41,7 +41,7 @@ fn arena(device: &wgpu::Device, size: u64) -> wgpu::Buffer {
     device.create_buffer(&wgpu::BufferDescriptor {
         label: Some("arena"),
         size,
-        usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+        usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC,
         mapped_at_creation: false,
     })
 }
@@ -67,6 +67,25 @@ impl Recorder {
     pub(super) fn copy(&mut self, device: &wgpu::Device, record: impl FnOnce(&mut wgpu::CommandEncoder)) {
         self.pass = None;
         record(self.encoder(device));
+    }
+
+    /// Record: small host data to the beginning of `to`. Says no if it is not small.
+    pub(super) fn send(&mut self, device: &wgpu::Device, queue: &wgpu::Queue, data: &[u8], to: &wgpu::Buffer) -> bool {
+        let slot = data.len().next_multiple_of(ALIGN);
+        if slot as u64 > ARENA / 4 {
+            return false;
+        }
+        if self.gathered.len() + slot > self.arena.size() as usize {
+            self.submit(queue);
+        }
+        let offset = self.gathered.len();
+        self.gathered.extend_from_slice(data);
+        self.gathered.resize(offset + slot, 0);
+        self.pass = None;
+        self.encoder(device);
+        let (arena, encoder) = (&self.arena, self.encoder.as_mut().expect("just begun"));
+        encoder.copy_buffer_to_buffer(arena, offset as u64, to, 0, data.len() as u64);
+        true
     }
 
     /// Record a dispatch.

@@ -4,6 +4,7 @@ use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
 use super::tensor::Tensor;
 use crate::model::Activation;
+use crate::rng::{Direction, DirectionStream};
 use std::ops::Range;
 
 /// Threads of a workgroup in kernels that have one thread for four numbers.
@@ -124,11 +125,12 @@ pub(super) fn columns(c: &Context, dy: &Tensor, rows: Range<usize>, out: &Tensor
     }
 }
 
-/// `out_i += <a_i, b_i>`.
-pub(super) fn row_dots(c: &Context, a: &Tensor, b: &Tensor, out: &Tensor) {
+/// `out_(first + i) += <a_i, b_i>`.
+pub(super) fn row_dots(c: &Context, a: &Tensor, b: &Tensor, out: &Tensor, first: usize) {
     assert_eq!((a.rows, a.cols), (b.rows, b.cols), "shapes of row dots");
     for rows in c.blocks(0..a.rows, &[a.cols]) {
-        let (a_window, b_window, to) = (a.window(rows.clone()), b.window(rows.clone()), out.window(rows.clone()));
+        let (a_window, b_window) = (a.window(rows.clone()), b.window(rows.clone()));
+        let to = out.window(first + rows.start..first + rows.end);
         let params = [
             rows.len() as u32,
             a.cols as u32,
@@ -142,5 +144,25 @@ pub(super) fn row_dots(c: &Context, a: &Tensor, b: &Tensor, out: &Tensor) {
         ];
         let args = [Arg::Rows(a_window), Arg::Rows(b_window), Arg::Rows(to)];
         c.run(&kernels::ROW_DOTS, &[], &args, &params, rows.len(), 2.0 * (rows.len() * a.cols) as f64);
+    }
+}
+
+/// Elements `offset ..` of a direction.
+pub(super) fn direction(c: &Context, stream: &DirectionStream, offset: usize, out: &Tensor) {
+    let (words, kind, scale) = stream.parts();
+    let (step, group) = words.step_and_group();
+    let (kind, per_block) = match kind {
+        Direction::Sphere => (0, 16),
+        Direction::Rademacher => (1, 512),
+    };
+    for rows in c.blocks(0..out.rows, &[out.cols]) {
+        let (to, first, count) = (out.window(rows.clone()), offset + rows.start * out.cols, rows.len() * out.cols);
+        let (block, skip) = (first / per_block, first % per_block);
+        let blocks = (skip + count).div_ceil(per_block);
+        let mut params = words.key().to_vec();
+        params.extend([group, step, block as u32, (block as u64 >> 32) as u32, skip as u32, count as u32]);
+        params.extend([out.cols as u32, to.line, to.start, scale.to_bits(), blocks as u32]);
+        let flops = 60.0 * count as f64;
+        c.run(&kernels::DIRECTION, &[kind], &[Arg::Rows(to)], &params, blocks.div_ceil(LANES), flops);
     }
 }
