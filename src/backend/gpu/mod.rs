@@ -16,6 +16,7 @@ mod context;
 mod fault;
 mod kernels;
 mod matmul;
+mod measure;
 mod ops;
 mod pool;
 mod recorder;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use adapter::{ADAPTER_VARIABLE, AdapterInfo, adapters};
 pub use kernels::sources;
+pub use measure::Rates;
 pub use tensor::Tensor;
 
 use crate::error::Result;
