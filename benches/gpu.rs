@@ -262,7 +262,12 @@ mod gpu {
             let descriptor = wgpu::DeviceDescriptor { required_limits: adapter.limits(), ..Default::default() };
             let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).unwrap();
             let source = wgpu::ShaderSource::Wgsl(NAIVE.into());
-            let module = device.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
+            // The same checks as ours.
+            let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
+            // SAFETY: its only loop counts towards a bound that does not change.
+            let module = unsafe {
+                device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label: None, source }, checks)
+            };
             let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
                 label: None,
                 layout: None,

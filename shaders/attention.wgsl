@@ -195,7 +195,7 @@ fn forward(
         }
     }
     if (p.keep_lse == 1u && lane < count) {
-        lse_out[p.lse_start + (item.w + lane) * p.lse_line + head] = row_max[lane] + log(row_sum[lane]);
+        lse_out[p.lse_start + (item.w + lane) * p.lse_line + head] = row_max[lane] + log_safe(row_sum[lane]);
     }
 }
 

@@ -30,6 +30,14 @@ fn exp_safe(x: f32) -> f32 {
     return select(y, 0.0, x < -87.33);
 }
 
+// ln of a positive number; NaN stays NaN, which drivers do not promise.
+fn log_safe(x: f32) -> f32 {
+    if ((bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u) {
+        return x;
+    }
+    return log(x);
+}
+
 fn exp4(x: vec4<f32>) -> vec4<f32> {
     return vec4<f32>(exp_safe(x.x), exp_safe(x.y), exp_safe(x.z), exp_safe(x.w));
 }

@@ -92,7 +92,7 @@ fn forward(
     let top = max_all(largest, lane);
     let total = sum_all(vec2<f32>(sum * exp_safe(largest - top), 0.0), lane).x;
     if (lane == 0u) {
-        losses[at] = (top - logits[base + target_id / 4u][target_id % 4u]) + log(total);
+        losses[at] = (top - logits[base + target_id / 4u][target_id % 4u]) + log_safe(total);
     }
 }
 
@@ -143,7 +143,7 @@ fn backward(
         grads[base + i] = g;
     }
     if (lane == 0u) {
-        losses[at] = (top - at_target) + log(total);
+        losses[at] = (top - at_target) + log_safe(total);
     }
 }
 

@@ -8,6 +8,7 @@ use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::model::Activation;
 use ferret::ops::Segments;
 use ferret::ops::cross_entropy::IGNORE;
+use ferret::ops::clip::ClipFunction;
 use ferret::rng::{Direction, DirectionStream};
 use std::sync::OnceLock;
 
@@ -353,6 +354,80 @@ fn writing_again_waits_its_turn() {
             gpu.add(&mut sum, &x);
             assert!(read(gpu, &sum).iter().all(|&s| s == 1.0 + 0.0 + 1.0 + 2.0 + 3.0 + 4.0));
             assert!(gpu.write(&mut x, &[0.0]).is_err());
+        }
+    }
+}
+
+#[test]
+fn sample_norms() {
+    let segments = Segments::from_lengths([5, 0, 1, 32, 33, 70]);
+    let n = segments.rows();
+    // 20 x 9 is materialised from 13 rows on; of 7 x 700 and 300 x 41 a sample's rows, or the matrix, do not fit the small limit.
+    for (inputs, outputs) in [(20, 9), (64, 64), (1, 1), (7, 700), (300, 41), (3, 200)] {
+        parity!(5e-6, |b| {
+            let (x, dy) = (matrix(b, n, inputs, 1), matrix(b, n, outputs, 2));
+            let mut squares = b.upload(8, 1, vec![3.0; 8]).unwrap();
+            b.add_outer_squares(&x, &dy, &segments, &mut squares, 2);
+            vec![read(b, &squares), read(b, &b.segment_sums(&dy, &segments))]
+        }, "{inputs} x {outputs}");
+    }
+    let empty = Segments::from_lengths([0, 0]);
+    parity!(0.0, |b| {
+        let mut squares = b.upload(2, 1, vec![3.0; 2]).unwrap();
+        b.add_outer_squares(&b.zeros(0, 3), &b.zeros(0, 2), &empty, &mut squares, 0);
+        b.add_row_squares(&[], &b.zeros(0, 3), &empty, &mut squares, 0);
+        vec![read(b, &squares), read(b, &b.segment_sums(&b.zeros(0, 3), &empty))]
+    }, "no rows");
+}
+
+#[test]
+fn sample_norms_of_embeddings() {
+    let segments = Segments::from_lengths([5, 0, 1, 32, 33]);
+    let n = segments.rows();
+    for (v, c) in [(7, 33), (101, 64), (600, 12)] {
+        let ids: Vec<u32> = (0..n + 4).map(|i| (i * i % v) as u32).collect();
+        parity!(5e-6, |b| {
+            let (x, h, demb) = (matrix(b, n + 3, v, 1), matrix(b, n + 3, c, 2), matrix(b, n + 4, c, 3));
+            let mut rows = b.upload(6, 1, vec![3.0; 6]).unwrap();
+            b.add_row_squares(&ids[..n], &demb, &segments, &mut rows, 1);
+            let mut tied = b.upload(6, 1, vec![3.0; 6]).unwrap();
+            b.add_tied_squares((&x, &h, 3), (&ids, &demb, 2), &segments, &mut tied, 1);
+            vec![read(b, &rows), read(b, &tied)]
+        }, "{v} x {c}");
+    }
+}
+
+#[test]
+fn clipping() {
+    let segments = Segments::from_lengths([5, 0, 1, 300]);
+    for function in [ClipFunction::Abadi, ClipFunction::AUTOMATIC, ClipFunction::None] {
+        parity!(1e-5, |b| {
+            let mut factors = b.upload(7, 1, vec![9.0, 0.25, 0.0, -1e-9, f32::NAN, f32::INFINITY, 4.0]).unwrap();
+            b.clip_factors(function, 1.5, &mut factors);
+            let (mut scaled, mut dropped) = (matrix(b, 306, 65, 1), matrix(b, 306, 65, 2));
+            b.scale_rows(&mut scaled, &segments, &factors, 3);
+            b.drop_rows(&mut dropped, &segments, &factors, 3);
+            vec![read(b, &factors), read(b, &scaled), read(b, &dropped)]
+        }, "{function:?}");
+    }
+    // What is not finite is removed, not multiplied by 0; and the bound holds.
+    for gpu in gpus() {
+        let factors = gpu.upload(1, 1, vec![0.0]).unwrap();
+        let mut x = gpu.upload(1, 3, vec![f32::NAN, f32::INFINITY, 1.0]).unwrap();
+        gpu.scale_rows(&mut x, &Segments::from_lengths([1]), &factors, 0);
+        assert_eq!(read(gpu, &x), [0.0; 3]);
+        for seed in 0..20 {
+            let g: Vec<f32> = noise(5000, seed).iter().map(|g| g * 10f32.powi(seed as i32 % 9 - 4)).collect();
+            let norm = |g: &[f32]| g.iter().map(|&g| g as f64 * g as f64).sum::<f64>().sqrt();
+            let mut x = gpu.upload(1, 5000, g.clone()).unwrap();
+            let one = Segments::from_lengths([1]);
+            let mut squares = gpu.zeros(1, 1);
+            gpu.add_row_squares(&[0], &x, &one, &mut squares, 0);
+            let bound = norm(&g) * 0.999;
+            gpu.clip_factors(ClipFunction::Abadi, bound, &mut squares);
+            gpu.scale_rows(&mut x, &one, &squares, 0);
+            let clipped = norm(&read(gpu, &x));
+            assert!(clipped <= bound && clipped > 0.9999 * bound, "{clipped:e}, bound {bound:e}");
         }
     }
 }

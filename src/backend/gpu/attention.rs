@@ -89,7 +89,7 @@ fn items(segments: &Segments, block: usize) -> Vec<u32> {
 }
 
 /// Whole segments whose rows fit a binding together, with their rows.
-fn groups(c: &Context, segments: &Segments, columns: usize) -> Vec<(Range<usize>, Segments)> {
+pub(super) fn groups(c: &Context, segments: &Segments, columns: usize) -> Vec<(Range<usize>, Segments)> {
     let fit = c.blocks(0..segments.rows(), &[columns]).first().map_or(0, Range::len);
     if segments.longest() > fit {
         c.fault.set(format!(

@@ -49,6 +49,14 @@ kernels! {
     ATTENTION_QUERIES = "attention" "backward_queries" [1 read, 2 read, 7 read, 8 read, 9 read, 5 write];
     ATTENTION_KEYS = "attention" "backward_keys" [1 read, 2 read, 7 read, 8 read, 9 read, 5 write];
     ATTENTION_JVP = "attention" "jvp" [1 read, 2 read, 7 read, 10 read, 5 write];
+    SAMPLE_GRAM = "sample_norm" "gram" [1 read, 2 read, 3 read, 4 write];
+    SAMPLE_SQUARES = "sample_norm" "squares" [1 read, 2 read, 3 read, 4 write];
+    SAMPLE_TIED = "sample_norm" "tied" [1 read, 2 read, 3 read, 5 read, 6 read, 4 write];
+    SAMPLE_ROWS = "sample_norm" "rows" [1 read, 7 read, 8 read, 4 write];
+    COLLECT = "sample_norm" "collect" [7 read, 9 read, 10 write];
+    SEGMENT_SUMS = "sample_norm" "sums" [1 read, 7 read, 10 write];
+    CLIP_FACTORS = "clip" "factors" [1 write];
+    CLIP_ROWS = "clip" "rows" [1 write, 2 read, 3 read];
     DIRECTION = "direction" "fill" [1 write];
     ATTENTION_STORE = "attention" "store" [2 read, 5 write];
 }

@@ -12,6 +12,7 @@
 
 mod adapter;
 mod attention;
+mod clip;
 mod context;
 mod fault;
 mod kernels;

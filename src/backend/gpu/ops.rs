@@ -3,11 +3,12 @@
 use super::attention::{self, Shape};
 use super::context::Arg;
 use super::matmul::{Factor, Target, matmul};
-use super::{Gpu, Tensor, kernels, rows};
+use super::{Gpu, Tensor, clip, kernels, rows};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::model::Activation;
 use crate::ops::Segments;
+use crate::ops::clip::ClipFunction;
 use crate::rng::DirectionStream;
 use std::ops::Range;
 
@@ -351,5 +352,44 @@ impl Backend for Gpu {
         let (out, lse) = (self.empty(qkv.rows, width), self.empty(qkv.rows, heads));
         attention::cached(&self.context, qkv, (keys, values), past, Shape { heads, width, scale }, &out, &lse);
         out
+    }
+
+    // Every sample's gradient norm, and clipping.
+
+    fn add_outer_squares(&self, x: &Tensor, dy: &Tensor, segments: &Segments, squares: &mut Tensor, first: usize) {
+        clip::outer(&self.context, x, dy, segments, squares, first, &|rows, cols| self.empty(rows, cols));
+    }
+
+    fn add_row_squares(&self, ids: &[u32], dy: &Tensor, segments: &Segments, squares: &mut Tensor, first: usize) {
+        clip::rows(&self.context, ids, dy, segments, squares, first, &|rows, cols| self.empty(rows, cols));
+    }
+
+    fn add_tied_squares(
+        &self,
+        head: (&Tensor, &Tensor, usize),
+        rows: (&[u32], &Tensor, usize),
+        segments: &Segments,
+        squares: &mut Tensor,
+        first: usize,
+    ) {
+        clip::tied(&self.context, head, rows, segments, squares, first, &|rows, cols| self.empty(rows, cols));
+    }
+
+    fn segment_sums(&self, dy: &Tensor, segments: &Segments) -> Tensor {
+        let sums = self.empty(segments.len(), dy.cols);
+        clip::segment_sums(&self.context, dy, segments, &sums);
+        sums
+    }
+
+    fn clip_factors(&self, function: ClipFunction, bound: f64, squares: &mut Tensor) {
+        clip::factors(&self.context, function, bound, squares);
+    }
+
+    fn scale_rows(&self, x: &mut Tensor, segments: &Segments, factors: &Tensor, first: usize) {
+        clip::clip_rows(&self.context, x, segments, factors, first, true);
+    }
+
+    fn drop_rows(&self, x: &mut Tensor, segments: &Segments, factors: &Tensor, first: usize) {
+        clip::clip_rows(&self.context, x, segments, factors, first, false);
     }
 }

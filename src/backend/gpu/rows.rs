@@ -8,7 +8,7 @@ use crate::rng::{Direction, DirectionStream};
 use std::ops::Range;
 
 /// Threads of a workgroup in kernels that have one thread for four numbers.
-const LANES: usize = 64;
+pub(super) const LANES: usize = 64;
 /// Rows that one workgroup sums before the sums are summed.
 const COLUMN_CHUNK: usize = 128;
 
@@ -57,20 +57,25 @@ pub(super) fn gather(c: &Context, ids: &[u32], table: &Tensor, y: &Tensor, add: 
     }
 }
 
+/// The rows by id, those of one id ascending; and where each id's rows begin in that list, ids ascending, and the end.
+pub(super) fn same_ids(ids: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let mut order: Vec<u32> = (0..ids.len() as u32).collect();
+    let id = |&i: &u32| ids[i as usize];
+    order.sort_by_key(id);
+    let starts = |&j: &usize| j == 0 || j == ids.len() || id(&order[j - 1]) != id(&order[j]);
+    let begins = (0..=ids.len()).filter(starts).map(|j| j as u32).collect();
+    (order, begins)
+}
+
 /// `table[ids_i] += dy_i` for i in `rows`. The rows of each id are listed here, so that one thread adds them up in order.
 pub(super) fn scatter(c: &Context, ids: &[u32], dy: &Tensor, rows: Range<usize>, table: &Tensor) {
     assert_eq!(dy.cols, table.cols, "columns of scattered rows");
     let line = dy.line() / 4;
     let parts = line.div_ceil(LANES);
     for block in c.blocks(rows, &[dy.cols]) {
-        let mut order: Vec<u32> = (0..block.len() as u32).collect();
-        let id = |&i: &u32| ids[block.start + i as usize];
-        order.sort_by_key(id);
-        let begins: Vec<u32> = (0..=order.len())
-            .filter(|&j| j == 0 || j == order.len() || id(&order[j - 1]) != id(&order[j]))
-            .map(|j| j as u32)
-            .collect();
-        let distinct: Vec<u32> = begins[..begins.len() - 1].iter().map(|&j| id(&order[j as usize])).collect();
+        let ids = &ids[block.clone()];
+        let (order, begins) = same_ids(ids);
+        let distinct: Vec<u32> = begins[..begins.len() - 1].iter().map(|&j| ids[order[j as usize] as usize]).collect();
         for window in c.blocks(0..table.rows, &[table.cols]) {
             let first = distinct.partition_point(|&id| (id as usize) < window.start);
             let last = distinct.partition_point(|&id| (id as usize) < window.end);
