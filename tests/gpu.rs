@@ -427,7 +427,7 @@ fn clipping() {
             gpu.clip_factors(ClipFunction::Abadi, bound, &mut squares);
             gpu.scale_rows(&mut x, &one, &squares, 0);
             let clipped = norm(&read(gpu, &x));
-            assert!(clipped <= bound && clipped > 0.9999 * bound, "{clipped:e}, bound {bound:e}");
+            assert!(clipped <= bound && clipped > 0.998 * bound, "{clipped:e}, bound {bound:e}");
         }
     }
 }

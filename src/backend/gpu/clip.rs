@@ -4,7 +4,7 @@ use super::attention::groups;
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
 use super::matmul::{Factor, Target, matmul};
-use super::rows::{LANES, row_dots, same_ids};
+use super::rows::{Empty, LANES, columns, row_dots, same_ids};
 use super::tensor::{Tensor, Window};
 use crate::ops::Segments;
 use crate::ops::clip::ClipFunction;
@@ -17,9 +17,6 @@ const TILE: usize = 32;
 /// double precision; here a sum of n squares is a tree of single additions, off by at most about log2(n) + 20 units for any n
 /// that fits a device, and drivers may err by some more in roots and quotients.
 const SLACK: f64 = 64.0;
-
-/// Makes scratch matrices.
-pub(super) type Empty<'a> = &'a dyn Fn(usize, usize) -> Tensor;
 
 #[derive(Default)]
 struct Params<'a> {
@@ -233,15 +230,14 @@ fn long_tied(
 }
 
 /// [`crate::ops::sample_norm::segment_sums`].
-pub(super) fn segment_sums(c: &Context, dy: &Tensor, segments: &Segments, sums: &Tensor) {
-    if segments.rows() == 0 {
-        return c.clear(sums);
-    }
+pub(super) fn segment_sums(c: &Context, dy: &Tensor, segments: &Segments, sums: &Tensor, empty: Empty) {
+    // What has no rows is not visited, and what has too many for a binding is added up.
+    c.clear(sums);
     let parts = (dy.line() / 4).div_ceil(LANES);
     for (samples, rows, segments, fits) in fitting(c, segments, dy.cols) {
         if !fits {
-            groups(c, &segments, dy.cols);
-            return;
+            columns(c, dy, rows, sums, samples.start, empty);
+            continue;
         }
         let (from, to) = (dy.window(rows), sums.window(samples.clone()));
         let begins: Vec<u32> = segments.offsets().iter().map(|&o| o as u32).collect();

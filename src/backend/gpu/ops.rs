@@ -230,7 +230,7 @@ impl Backend for Gpu {
     }
 
     fn add_columns(&self, dy: &Tensor, rows: Range<usize>, out: &mut Tensor) {
-        rows::columns(&self.context, dy, rows, out, |chunks| self.empty(chunks, dy.cols));
+        rows::columns(&self.context, dy, rows, out, 0, &|rows, cols| self.empty(rows, cols));
     }
 
     fn add_matmul(&self, x: &Tensor, first: usize, w: &Tensor, y: &mut Tensor) {
@@ -377,7 +377,7 @@ impl Backend for Gpu {
 
     fn segment_sums(&self, dy: &Tensor, segments: &Segments) -> Tensor {
         let sums = self.empty(segments.len(), dy.cols);
-        clip::segment_sums(&self.context, dy, segments, &sums);
+        clip::segment_sums(&self.context, dy, segments, &sums, &|rows, cols| self.empty(rows, cols));
         sums
     }
 

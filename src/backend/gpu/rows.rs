@@ -2,10 +2,13 @@
 
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
-use super::tensor::Tensor;
+use super::tensor::{Tensor, Window};
 use crate::model::Activation;
 use crate::rng::{Direction, DirectionStream};
 use std::ops::Range;
+
+/// Makes scratch matrices.
+pub(super) type Empty<'a> = &'a dyn Fn(usize, usize) -> Tensor;
 
 /// Threads of a workgroup in kernels that have one thread for four numbers.
 pub(super) const LANES: usize = 64;
@@ -97,13 +100,13 @@ pub(super) fn scatter(c: &Context, ids: &[u32], dy: &Tensor, rows: Range<usize>,
     }
 }
 
-/// `out += the sum of dy's rows`: sums of chunks of rows, and their sum.
-pub(super) fn columns(c: &Context, dy: &Tensor, rows: Range<usize>, out: &Tensor, empty: impl Fn(usize) -> Tensor) {
+/// Row `at` of `out` += the sum of dy's rows: sums of chunks of rows, and their sum.
+pub(super) fn columns(c: &Context, dy: &Tensor, rows: Range<usize>, out: &Tensor, at: usize, empty: Empty) {
     assert_eq!(dy.cols, out.cols, "columns of a sum");
     let line = dy.line() / 4;
     let parts = line.div_ceil(LANES);
-    let sum = |x: &Tensor, rows: Range<usize>, chunk: usize, out: &Tensor, add: bool| {
-        let (from, to) = (x.window(rows.clone()), out.whole());
+    let sum = |x: &Tensor, rows: Range<usize>, chunk: usize, to: Window, add: bool| {
+        let from = x.window(rows.clone());
         let params = [
             rows.len() as u32,
             x.cols as u32,
@@ -121,11 +124,11 @@ pub(super) fn columns(c: &Context, dy: &Tensor, rows: Range<usize>, out: &Tensor
     for block in c.blocks(rows, &[dy.cols]) {
         let chunks = block.len().div_ceil(COLUMN_CHUNK);
         if chunks == 1 {
-            sum(dy, block.clone(), COLUMN_CHUNK, out, true);
+            sum(dy, block.clone(), COLUMN_CHUNK, out.window(at..at + 1), true);
         } else {
-            let partial = empty(chunks);
-            sum(dy, block, COLUMN_CHUNK, &partial, false);
-            sum(&partial, 0..chunks, chunks, out, true);
+            let partial = empty(chunks, dy.cols);
+            sum(dy, block, COLUMN_CHUNK, partial.whole(), false);
+            sum(&partial, 0..chunks, chunks, out.window(at..at + 1), true);
         }
     }
 }
