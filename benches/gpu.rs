@@ -95,7 +95,8 @@ mod gpu {
         let ids: Vec<u32> = (0..n as u32).map(|i| i * 7919 % v as u32).collect();
         let positions: Vec<u32> = segments.positions().collect();
         let ones = vec![1.0f32; n];
-        versus!(gpu, "embed", |b| [matrix(b, v, c, 1), matrix(b, n, c, 2)], |b, t| b.embed(&ids, &positions, &t[0], &t[1]));
+        versus!(gpu, "embed", |b| [matrix(b, v, c, 1), matrix(b, n, c, 2)], |b, t| b
+            .embed(&ids, &positions, &t[0], &t[1]));
         versus!(gpu, "embed, backward", |b| [matrix(b, n, c, 1)], |b, t| {
             let mut out = b.zeros(v, c);
             b.add_rows(&ids, &t[0], 0..n, &mut out);
@@ -106,25 +107,39 @@ mod gpu {
             b.add_gather(&ids, &t[0], &mut out);
             out
         });
-        versus!(gpu, "norm", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2), matrix(b, 1, c, 3)], |b, t| b.norm(&t[0], &t[1], &t[2], 1e-5).0);
-        versus!(gpu, "norm, backward", |b| {
-            let x = matrix(b, n, c, 1);
-            let gain = matrix(b, 1, c, 2);
-            let stats = b.norm(&x, &gain, &gain, 1e-5).1;
-            (x, gain, stats, matrix(b, n, c, 3))
-        }, |b, t| {
-            let (mut dy, mut dx) = (copy(b, &t.3), b.zeros(n, c));
-            b.norm_backward(&mut dy, &t.0, &t.2, &t.1, true, &mut dx);
-            dx
-        });
-        versus!(gpu, "norm, jvp", |b| {
-            let x = matrix(b, n, c, 1);
-            let gain = matrix(b, 1, c, 2);
-            let stats = b.norm(&x, &gain, &gain, 1e-5).1;
-            (x, gain, stats, matrix(b, n, c, 3))
-        }, |b, t| b.norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.1), None));
-        versus!(gpu, "linear", |b| [matrix(b, n, c, 1), matrix(b, c, 4 * c, 2), matrix(b, 1, 4 * c, 3)], |b, t| b.linear(&t[0], &t[1], Some(&t[2])));
-        versus!(gpu, "linear, input", |b| [matrix(b, n, 4 * c, 1), matrix(b, c, 4 * c, 2)], |b, t| b.linear_input(&t[0], &t[1]));
+        versus!(gpu, "norm", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2), matrix(b, 1, c, 3)], |b, t| b
+            .norm(&t[0], &t[1], &t[2], 1e-5)
+            .0);
+        versus!(
+            gpu,
+            "norm, backward",
+            |b| {
+                let x = matrix(b, n, c, 1);
+                let gain = matrix(b, 1, c, 2);
+                let stats = b.norm(&x, &gain, &gain, 1e-5).1;
+                (x, gain, stats, matrix(b, n, c, 3))
+            },
+            |b, t| {
+                let (mut dy, mut dx) = (copy(b, &t.3), b.zeros(n, c));
+                b.norm_backward(&mut dy, &t.0, &t.2, &t.1, true, &mut dx);
+                dx
+            }
+        );
+        versus!(
+            gpu,
+            "norm, jvp",
+            |b| {
+                let x = matrix(b, n, c, 1);
+                let gain = matrix(b, 1, c, 2);
+                let stats = b.norm(&x, &gain, &gain, 1e-5).1;
+                (x, gain, stats, matrix(b, n, c, 3))
+            },
+            |b, t| b.norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.1), None)
+        );
+        versus!(gpu, "linear", |b| [matrix(b, n, c, 1), matrix(b, c, 4 * c, 2), matrix(b, 1, 4 * c, 3)], |b, t| b
+            .linear(&t[0], &t[1], Some(&t[2])));
+        versus!(gpu, "linear, input", |b| [matrix(b, n, 4 * c, 1), matrix(b, c, 4 * c, 2)], |b, t| b
+            .linear_input(&t[0], &t[1]));
         versus!(gpu, "linear, weight", |b| [matrix(b, n, c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
             let mut out = b.zeros(c, 4 * c);
             b.add_outer(&t[0], &t[1], 0..n, &mut out);
@@ -137,20 +152,35 @@ mod gpu {
         });
         versus!(gpu, "head", |b| [matrix(b, n, c, 1), matrix(b, v, c, 2)], |b, t| b.head(&t[0], &t[1]));
         let attend = (4, 1.0 / 32f64.sqrt());
-        versus!(gpu, "attention", |b| [matrix(b, n, 3 * c, 1)], |b, t| b.attention(&t[0], &segments, attend.0, attend.1).0);
-        versus!(gpu, "attention, backward", |b| {
-            let qkv = matrix(b, n, 3 * c, 1);
-            let (out, lse) = b.attention(&qkv, &segments, attend.0, attend.1);
-            (qkv, out, lse, matrix(b, n, c, 2))
-        }, |b, t| b.attention_backward(&t.3, &t.1, &t.2, &t.0, &segments, attend.0, attend.1));
-        versus!(gpu, "attention, jvp", |b| {
-            let qkv = matrix(b, n, 3 * c, 1);
-            let lse = b.attention(&qkv, &segments, attend.0, attend.1).1;
-            (qkv, matrix(b, n, 3 * c, 2), lse)
-        }, |b, t| b.attention_jvp(&t.0, &t.1, &t.2, &segments, attend.0, attend.1));
-        versus!(gpu, "attention, one cached row", |b| {
-            (matrix(b, 1, 3 * c, 1), matrix(b, n, c, 2), matrix(b, n, c, 3))
-        }, |b, t| b.attention_cached(&t.0, &mut t.1, &mut t.2, n - 1, attend.0, attend.1));
+        versus!(gpu, "attention", |b| [matrix(b, n, 3 * c, 1)], |b, t| b
+            .attention(&t[0], &segments, attend.0, attend.1)
+            .0);
+        versus!(
+            gpu,
+            "attention, backward",
+            |b| {
+                let qkv = matrix(b, n, 3 * c, 1);
+                let (out, lse) = b.attention(&qkv, &segments, attend.0, attend.1);
+                (qkv, out, lse, matrix(b, n, c, 2))
+            },
+            |b, t| b.attention_backward(&t.3, &t.1, &t.2, &t.0, &segments, attend.0, attend.1)
+        );
+        versus!(
+            gpu,
+            "attention, jvp",
+            |b| {
+                let qkv = matrix(b, n, 3 * c, 1);
+                let lse = b.attention(&qkv, &segments, attend.0, attend.1).1;
+                (qkv, matrix(b, n, 3 * c, 2), lse)
+            },
+            |b, t| b.attention_jvp(&t.0, &t.1, &t.2, &segments, attend.0, attend.1)
+        );
+        versus!(
+            gpu,
+            "attention, one cached row",
+            |b| { (matrix(b, 1, 3 * c, 1), matrix(b, n, c, 2), matrix(b, n, c, 3)) },
+            |b, t| b.attention_cached(&t.0, &mut t.1, &mut t.2, n - 1, attend.0, attend.1)
+        );
         versus!(gpu, "gelu", |b| [matrix(b, n, 4 * c, 1)], |b, t| b.activation(Activation::GeluTanh, &t[0]));
         versus!(gpu, "gelu, backward", |b| [matrix(b, n, 4 * c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
             let mut dy = copy(b, &t[1]);
@@ -208,7 +238,11 @@ mod gpu {
         });
         let tokens = (samples * length) as f64;
         println!("cpu {cpu_time:.1} ms, {:.0} tokens/s", tokens / cpu_time * 1e3);
-        println!("gpu {gpu_time:.1} ms, {:.0} tokens/s, {} submissions", tokens / gpu_time * 1e3, (gpu.submissions() - before) / 4);
+        println!(
+            "gpu {gpu_time:.1} ms, {:.0} tokens/s, {} submissions",
+            tokens / gpu_time * 1e3,
+            (gpu.submissions() - before) / 4
+        );
     }
 
     /// Ours against one thread an element, both on the same adapter.
@@ -263,7 +297,8 @@ mod gpu {
             let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).unwrap();
             let source = wgpu::ShaderSource::Wgsl(NAIVE.into());
             // The same checks as ours.
-            let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
+            let checks =
+                wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
             // SAFETY: its only loop counts towards a bound that does not change.
             let module = unsafe {
                 device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label: None, source }, checks)
@@ -284,10 +319,16 @@ mod gpu {
             let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
             let buffer = |bytes: usize, usage| {
                 let size = bytes as u64;
-                self.device.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false })
+                self.device.create_buffer(&wgpu::BufferDescriptor {
+                    label: None,
+                    size,
+                    usage,
+                    mapped_at_creation: false,
+                })
             };
             let bytes = m * n * 4;
-            let buffers = [buffer(16, usage), buffer(a.len() * 4, usage), buffer(b.len() * 4, usage), buffer(bytes, usage)];
+            let buffers =
+                [buffer(16, usage), buffer(a.len() * 4, usage), buffer(b.len() * 4, usage), buffer(bytes, usage)];
             let read = buffer(bytes, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
             self.queue.write_buffer(&buffers[0], 0, bytemuck::cast_slice(&[m as u32, k as u32, n as u32, 0]));
             self.queue.write_buffer(&buffers[1], 0, bytemuck::cast_slice(a));

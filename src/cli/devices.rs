@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 ///
 /// GFLOP/s are those of this program's matrix product, GB/s those of adding one matrix to another.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ferret devices\n  FERRET_ADAPTER=radeon ferret eval --device gpu --model gpt2 --data records.jsonl")]
+#[command(
+    after_help = "Examples:\n  ferret devices\n  FERRET_ADAPTER=radeon ferret eval --device gpu --model gpt2 --data records.jsonl"
+)]
 pub struct Args {
     /// Print one JSON object
     #[arg(long)]
@@ -89,7 +91,14 @@ fn describe(out: &mut String, cpu: &Value, adapters: &[Value]) -> std::fmt::Resu
     let mib = |value: &Value| value.as_u64().unwrap_or_default() >> 20;
     for a in adapters {
         let rates = rate(&a["gflops"], "GFLOP/s") + &rate(&a["gigabytes"], "GB/s");
-        writeln!(out, "gpu {}: {} ({}, {}){rates}", a["index"], text(&a["name"]), text(&a["backend"]), text(&a["kind"]))?;
+        writeln!(
+            out,
+            "gpu {}: {} ({}, {}){rates}",
+            a["index"],
+            text(&a["name"]),
+            text(&a["backend"]),
+            text(&a["kind"])
+        )?;
         writeln!(out, "  driver: {}", text(&a["driver"]))?;
         writeln!(
             out,

@@ -2,8 +2,9 @@
 
 use crate::{compare, gpus};
 use ferret::backend::{Backend, Cpu, Gpu};
-use ferret::grad::{Dense, PerSample, Sum};
-use ferret::model::{Batch, Decoder, Layout, Reduction, Weights, checkpoint};
+use ferret::grad::{ClipFunction, Clipping, Dense, GroupDirection, GroupDot, Norms, PerSample, Style, Sum};
+use ferret::model::{Batch, Decoder, Layout, ParamId, Reduction, Weights, checkpoint};
+use ferret::rng::{Direction, DirectionStream};
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 
@@ -154,4 +155,83 @@ fn twice_the_same_run_gives_the_same_bits_and_allocates_once() {
         assert_eq!(first, step());
     }
     assert_eq!(gpu.allocated(), allocated, "a step allocates nothing after the first");
+}
+
+#[test]
+fn clipped_sums_agree_with_pytorch() {
+    let (batch, _) = batch_and_logits();
+    let expected: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(fixture("expected.json")).unwrap()).unwrap();
+    let bound = expected["abadi_C"].as_f64().unwrap();
+    for gpu in gpus() {
+        let decoder = Decoder::new(gpu.clone(), tiny()).unwrap();
+        for (function, bound, prefix) in
+            [(ClipFunction::Abadi, bound, "clip_sum_abadi."), (ClipFunction::AUTOMATIC, 1.0, "clip_sum_automatic.")]
+        {
+            let mut norms = Norms::new(gpu, &decoder.layout, 3, |_| true);
+            decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut norms);
+            let squares: Vec<Vec<f32>> =
+                decoder.layout.ids().map(|p| gpu.download(norms.squares(p).unwrap()).unwrap()).collect();
+            for i in 0..3 {
+                let norm = squares.iter().map(|s| s[i] as f64).sum::<f64>().sqrt();
+                let want = expected["per_sample_grad_norm"][i].as_f64().unwrap();
+                assert!((norm / want - 1.0).abs() < 1e-5, "sample {i}: norm {norm}, not {want}");
+            }
+            let factors = Clipping::new(function, Style::Flat, bound).unwrap().factors(gpu, &norms).unwrap();
+            let mut sum = Sum::new(gpu, &decoder.layout, |_| true);
+            norms.clipped_sum(gpu, &factors, &mut sum);
+            let grads: Vec<Vec<f32>> =
+                sum.into_grads().iter().map(|g| gpu.download(g.as_ref().unwrap()).unwrap()).collect();
+            assert_gradients(&decoder.layout, &grads, "grads.safetensors", prefix);
+        }
+    }
+}
+
+/// `<gradient of the sample sum, u>` for each group, by backward and by forward mode.
+fn dots<B: Backend>(decoder: &Decoder<B>, batch: &Batch, groups: &[GroupDirection]) -> Vec<[f64; 2]> {
+    let b = &decoder.backend;
+    let w = batch.weights(Reduction::SampleSum);
+    let mut sink = GroupDot::new(b, groups, &batch.segments);
+    decoder.backward(batch, &w, &mut sink);
+    // Rows of the backward already carry their weights; those of the jvp do not.
+    let sum = |rows: &B::Tensor| b.download(rows).unwrap().iter().map(|&x| x as f64).sum::<f64>();
+    let weighted =
+        |rows: &B::Tensor| b.download(rows).unwrap().iter().zip(&w).map(|(&x, &w)| x as f64 * w as f64).sum::<f64>();
+    let rows = sink.into_rows();
+    rows.iter().zip(groups).map(|(rows, group)| [sum(rows), weighted(&decoder.jvp(batch, group))]).collect()
+}
+
+#[test]
+fn released_bits_are_the_cpus() {
+    let (batch, _) = batch_and_logits();
+    let cpu = Decoder::new(Cpu::<f64>::new(), tiny()).unwrap();
+    let params: Vec<ParamId> = cpu.layout.ids().collect();
+    // Groups of one to several parameters, a few directions each, of both kinds.
+    let groups: Vec<GroupDirection> = [Direction::Sphere, Direction::Rademacher]
+        .into_iter()
+        .flat_map(|kind| (0..3).map(move |step| (kind, step)))
+        .flat_map(|(kind, step)| params.chunks(8).enumerate().map(move |(g, members)| (kind, step, g, members)))
+        .map(|(kind, step, g, members)| {
+            let dim = members.iter().map(|&p| cpu.layout.spec(p).len()).sum();
+            GroupDirection::new(DirectionStream::new(7, step, g as u32, kind, dim), members, &cpu.layout)
+        })
+        .collect();
+    let want = dots(&cpu, &batch, &groups);
+    for gpu in gpus() {
+        let decoder = Decoder::new(gpu.clone(), tiny()).unwrap();
+        let got = dots(&decoder, &batch, &groups);
+        // A gradient of norm about 3 along a unit vector: what single precision leaves open is far below this margin.
+        let margin = 1e-5;
+        let mut close = 0;
+        for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
+            assert!((got - want).abs() < margin, "{got}, not {want}");
+            match want.abs() < margin {
+                true => close += 1,
+                false => assert_eq!(got > &0.0, want > &0.0, "the bit of {want}"),
+            }
+        }
+        let bits = 2 * want.len();
+        println!("{bits} bits, {close} of them within the rounding margin of {margin:e}");
+        assert!(close * 10 <= bits, "{close} of {bits} bits are within the rounding margin");
+    }
 }

@@ -147,7 +147,9 @@ pub(super) fn open(selector: Option<&str>) -> Result<Opened> {
         required_limits: limits.clone(),
         ..Default::default()
     }))
-    .map_err(|e| Error::Device(format!("{} could not be opened: {e}; choose another adapter or --device cpu", info.name)))?;
+    .map_err(|e| {
+        Error::Device(format!("{} could not be opened: {e}; choose another adapter or --device cpu", info.name))
+    })?;
     let fault = Fault::watch(&device, &info);
     Ok(Opened { info, device, queue, limits, fault })
 }

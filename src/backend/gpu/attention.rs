@@ -128,8 +128,7 @@ pub(super) fn forward(c: &Context, qkv: &Tensor, segments: &Segments, shape: Sha
             lse: Some(lse),
             ..Default::default()
         };
-        let args =
-            [Arg::Words(&items), Arg::Rows(x), Arg::Rows(k), Arg::Rows(v), Arg::Rows(out), Arg::Rows(lse)];
+        let args = [Arg::Words(&items), Arg::Rows(x), Arg::Rows(k), Arg::Rows(v), Arg::Rows(out), Arg::Rows(lse)];
         let constants = [head as u32, block as u32];
         c.run(&kernels::ATTENTION, &constants, &args, &params.words(shape), work, flops(&segments, shape.width, 2));
     }
@@ -164,15 +163,8 @@ pub(super) fn cached(
         (0..n).step_by(block).flat_map(|row| [0, past + n, past + row, row].map(|x| x as u32)).collect();
     let (k, v, to, lse) = (keys.window(0..past + n), values.window(0..past + n), out.whole(), lse.whole());
     let work = items.len() / 4 * shape.heads;
-    let params = Params {
-        work,
-        q: Some(x),
-        k: Some(k),
-        v: Some(v),
-        out: Some(to),
-        lse: Some(lse),
-        ..Default::default()
-    };
+    let params =
+        Params { work, q: Some(x), k: Some(k), v: Some(v), out: Some(to), lse: Some(lse), ..Default::default() };
     let args = [Arg::Words(&items), Arg::Rows(x), Arg::Rows(k), Arg::Rows(v), Arg::Rows(to), Arg::Rows(lse)];
     let flops = (4 * n * (past + n) * width) as f64;
     c.run(&kernels::ATTENTION, &constants, &args, &params.words(shape), work, flops);
@@ -203,11 +195,9 @@ pub(super) fn backward(
 
         let (to, items) = (dqkv.window(rows.clone()), items(&segments, block));
         let work = items.len() / 4 * shape.heads;
-        let params =
-            Params { work, q: Some(x), out: Some(to), lse: Some(l), dot: Some(d), ..Default::default() };
+        let params = Params { work, q: Some(x), out: Some(to), lse: Some(l), dot: Some(d), ..Default::default() };
         let pass = |kernel: &'static Kernel, products| {
-            let args =
-                [Arg::Words(&items), Arg::Rows(x), Arg::Rows(l), Arg::Rows(d), Arg::Rows(delta), Arg::Rows(to)];
+            let args = [Arg::Words(&items), Arg::Rows(x), Arg::Rows(l), Arg::Rows(d), Arg::Rows(delta), Arg::Rows(to)];
             c.run(kernel, &constants, &args, &params.words(shape), work, flops(&segments, shape.width, products));
         };
         pass(&kernels::ATTENTION_QUERIES, 3);
@@ -230,8 +220,7 @@ pub(super) fn jvp(
         let (x, d, l) = (qkv.window(rows.clone()), qkv_dot.window(rows.clone()), lse.window(rows.clone()));
         let (to, items) = (out_dot.window(rows), items(&segments, block));
         let work = items.len() / 4 * shape.heads;
-        let params =
-            Params { work, q: Some(x), out: Some(to), lse: Some(l), dot: Some(d), ..Default::default() };
+        let params = Params { work, q: Some(x), out: Some(to), lse: Some(l), dot: Some(d), ..Default::default() };
         let args = [Arg::Words(&items), Arg::Rows(x), Arg::Rows(l), Arg::Rows(d), Arg::Rows(to)];
         let constants = [head as u32, block as u32];
         c.run(&kernels::ATTENTION_JVP, &constants, &args, &params.words(shape), work, flops(&segments, shape.width, 6));

@@ -82,7 +82,15 @@ fn fitting(c: &Context, segments: &Segments, columns: usize) -> Vec<(Range<usize
 }
 
 /// [`crate::ops::sample_norm::add_outer`].
-pub(super) fn outer(c: &Context, x: &Tensor, dy: &Tensor, segments: &Segments, squares: &Tensor, first: usize, empty: Empty) {
+pub(super) fn outer(
+    c: &Context,
+    x: &Tensor,
+    dy: &Tensor,
+    segments: &Segments,
+    squares: &Tensor,
+    first: usize,
+    empty: Empty,
+) {
     for (samples, rows, segments, fits) in fitting(c, segments, x.cols.max(dy.cols)) {
         if !fits {
             long_outer(c, x, dy, rows, squares, first + samples.start, empty);
@@ -146,7 +154,15 @@ fn rectangle(m: usize, n: usize) -> Vec<(usize, usize)> {
 }
 
 /// [`crate::ops::sample_norm::add_rows`].
-pub(super) fn rows(c: &Context, ids: &[u32], dy: &Tensor, segments: &Segments, squares: &Tensor, first: usize, empty: Empty) {
+pub(super) fn rows(
+    c: &Context,
+    ids: &[u32],
+    dy: &Tensor,
+    segments: &Segments,
+    squares: &Tensor,
+    first: usize,
+    empty: Empty,
+) {
     for (samples, rows, segments, fits) in fitting(c, segments, dy.cols) {
         if !fits {
             // Says so.
@@ -183,7 +199,15 @@ pub(super) fn tied(
 ) {
     for (samples, rows, segments, fits) in fitting(c, segments, x.cols.max(dy.cols)) {
         if !fits {
-            long_tied(c, (x, dy, head_row + rows.start), (ids, demb, row + rows.start), rows.len(), squares, first + samples.start, empty);
+            long_tied(
+                c,
+                (x, dy, head_row + rows.start),
+                (ids, demb, row + rows.start),
+                rows.len(),
+                squares,
+                first + samples.start,
+                empty,
+            );
             continue;
         }
         let own = |from: usize| from + rows.start..from + rows.end;

@@ -142,7 +142,15 @@ impl Context {
 
     /// Record one dispatch: `groups` workgroups in one dimension, folded if there are more than a device takes. `flops` is an
     /// estimate of the work.
-    pub(super) fn run(&self, kernel: &'static Kernel, constants: &[u32], args: &[Arg], params: &[u32], groups: usize, flops: f64) {
+    pub(super) fn run(
+        &self,
+        kernel: &'static Kernel,
+        constants: &[u32],
+        args: &[Arg],
+        params: &[u32],
+        groups: usize,
+        flops: f64,
+    ) {
         if groups == 0 || !self.fault.none() {
             return;
         }
@@ -166,9 +174,8 @@ impl Context {
         // Bounds are checked as everywhere; a counter in every loop, against endless ones, would keep drivers from unrolling.
         let checks = wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
         // SAFETY: every loop of our shaders counts towards a bound that does not change within the loop.
-        let module = unsafe {
-            self.device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label, source }, checks)
-        };
+        let module =
+            unsafe { self.device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label, source }, checks) };
         let entry = |binding, ty| wgpu::BindGroupLayoutEntry {
             binding,
             visibility: wgpu::ShaderStages::COMPUTE,
@@ -281,9 +288,9 @@ impl Context {
                 return self.fault.check().map(|()| Vec::new());
             }
             {
-                let view = staging
-                    .get_mapped_range(..bytes)
-                    .map_err(|e| Error::Device(format!("{}: the result could not be read back: {e}", self.info.name)))?;
+                let view = staging.get_mapped_range(..bytes).map_err(|e| {
+                    Error::Device(format!("{}: the result could not be read back: {e}", self.info.name))
+                })?;
                 let numbers: &[f32] = bytemuck::cast_slice(&view);
                 for row in numbers.chunks_exact(padded) {
                     data.extend_from_slice(&row[..cols]);

@@ -25,7 +25,9 @@ impl Fault {
                 errors.set(format!("a command was refused, which is a bug worth reporting: {description}"));
             }
             wgpu::Error::Internal { description, .. } => {
-                errors.set(format!("the driver failed: {description}; update it, choose another adapter, or use --device cpu"));
+                errors.set(format!(
+                    "the driver failed: {description}; update it, choose another adapter, or use --device cpu"
+                ));
             }
         }));
         device.set_device_lost_callback(move |reason, message| {

@@ -18,7 +18,12 @@ pub struct Rates {
 const ENOUGH: Duration = Duration::from_millis(100);
 
 /// Double `size` until `run(size)` takes long enough, or `size` would exceed `largest`; the rate is `amount(size)` a second.
-fn rate(mut size: usize, largest: usize, amount: impl Fn(usize) -> f64, run: impl Fn(usize) -> Result<Duration>) -> Result<f64> {
+fn rate(
+    mut size: usize,
+    largest: usize,
+    amount: impl Fn(usize) -> f64,
+    run: impl Fn(usize) -> Result<Duration>,
+) -> Result<f64> {
     loop {
         let time = run(size)?;
         if time >= ENOUGH || 2 * size > largest {

@@ -46,7 +46,12 @@ impl Backend for Gpu {
 
     fn write(&self, x: &mut Tensor, data: &[f32]) -> Result<()> {
         if data.len() != x.rows * x.cols {
-            return Err(Error::usage(format!("{} numbers do not fill a matrix of {} x {}", data.len(), x.rows, x.cols)));
+            return Err(Error::usage(format!(
+                "{} numbers do not fill a matrix of {} x {}",
+                data.len(),
+                x.rows,
+                x.cols
+            )));
         }
         self.context.write(x, data)
     }

@@ -41,7 +41,10 @@ fn arena(device: &wgpu::Device, size: u64) -> wgpu::Buffer {
     device.create_buffer(&wgpu::BufferDescriptor {
         label: Some("arena"),
         size,
-        usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC,
+        usage: wgpu::BufferUsages::STORAGE
+            | wgpu::BufferUsages::UNIFORM
+            | wgpu::BufferUsages::COPY_DST
+            | wgpu::BufferUsages::COPY_SRC,
         mapped_at_creation: false,
     })
 }
@@ -132,7 +135,8 @@ impl Recorder {
             entries: &entries,
         });
         if self.pass.is_none() {
-            let pass = self.encoder(device).begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime();
+            let pass =
+                self.encoder(device).begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime();
             self.pass = Some(pass);
         }
         let pass = self.pass.as_mut().expect("just begun");

@@ -139,17 +139,8 @@ pub(super) fn row_dots(c: &Context, a: &Tensor, b: &Tensor, out: &Tensor, first:
     for rows in c.blocks(0..a.rows, &[a.cols]) {
         let (a_window, b_window) = (a.window(rows.clone()), b.window(rows.clone()));
         let to = out.window(first + rows.start..first + rows.end);
-        let params = [
-            rows.len() as u32,
-            a.cols as u32,
-            a_window.line / 4,
-            a_window.start,
-            b_window.start,
-            to.start,
-            0,
-            0,
-            0,
-        ];
+        let params =
+            [rows.len() as u32, a.cols as u32, a_window.line / 4, a_window.start, b_window.start, to.start, 0, 0, 0];
         let args = [Arg::Rows(a_window), Arg::Rows(b_window), Arg::Rows(to)];
         c.run(&kernels::ROW_DOTS, &[], &args, &params, rows.len(), 2.0 * (rows.len() * a.cols) as f64);
     }
