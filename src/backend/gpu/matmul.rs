@@ -74,7 +74,7 @@ pub(super) fn matmul(x: &Context, a: Factor, b: Factor, bias: Option<&Tensor>, c
     if a.transposed { &mut k_lines } else { &mut m_lines }.push(a.tensor.cols);
     if b.transposed { &mut n_lines } else { &mut k_lines }.push(b.tensor.cols);
     // Without a term the product is zero, which still has to be written.
-    let k_blocks = if k == 0 { vec![0..0] } else { blocks(x, k, &k_lines) };
+    let k_blocks = if k == 0 { std::iter::once(0..0).collect() } else { blocks(x, k, &k_lines) };
     for rows in blocks(x, m, &m_lines) {
         for columns in blocks(x, n, &n_lines) {
             for (i, terms) in k_blocks.iter().enumerate() {
