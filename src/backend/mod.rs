@@ -7,8 +7,12 @@
 //! do not return errors one by one: they poison the backend, and [`Backend::finish`] or the next download says what happened.
 
 pub mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 
 pub use cpu::Cpu;
+#[cfg(feature = "gpu")]
+pub use gpu::Gpu;
 
 use crate::error::Result;
 use crate::model::Activation;

@@ -14,8 +14,10 @@ use std::path::PathBuf;
 pub enum Device {
     /// The processor
     Cpu,
-    /// A graphics device through wgpu
+    /// A graphics device through wgpu; see `ferret devices`
     Gpu,
+    /// A graphics device if there is one that is not software, else the processor
+    Auto,
 }
 
 /// Which device.
@@ -39,9 +41,31 @@ impl Compute {
     pub fn run<J: Job>(&self, job: J) -> Result<J::Output> {
         match self.device {
             Device::Cpu => job.run(Cpu::<f32>::new()),
-            Device::Gpu => Err(Error::Device("--device gpu is not built yet: use --device cpu".into())),
+            Device::Gpu => self.on_gpu(job),
+            Device::Auto if has_gpu() => self.on_gpu(job),
+            Device::Auto => job.run(Cpu::<f32>::new()),
         }
     }
+
+    #[cfg(feature = "gpu")]
+    fn on_gpu<J: Job>(&self, job: J) -> Result<J::Output> {
+        let gpu = crate::backend::Gpu::new(None)?;
+        eprintln!("device: {} ({})", gpu.info().name, gpu.info().backend);
+        job.run(gpu)
+    }
+
+    #[cfg(not(feature = "gpu"))]
+    fn on_gpu<J: Job>(&self, _: J) -> Result<J::Output> {
+        Err(Error::Device("this program was built without the feature `gpu`: use --device cpu".into()))
+    }
+}
+
+/// Whether there is an adapter that `--device auto` should prefer to the processor.
+fn has_gpu() -> bool {
+    #[cfg(feature = "gpu")]
+    return crate::backend::gpu::adapters().first().is_some_and(|a| !a.is_software());
+    #[cfg(not(feature = "gpu"))]
+    false
 }
 
 /// Fix the number of threads of this process, before any work.

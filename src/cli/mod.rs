@@ -2,6 +2,7 @@
 
 pub mod account;
 pub mod common;
+pub mod devices;
 pub mod eval;
 pub mod generate;
 pub mod grad;
@@ -30,6 +31,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Train(Box<train::Args>),
+    Devices(devices::Args),
     Generate(generate::Args),
     Eval(eval::Args),
     Grad(grad::Args),
@@ -71,6 +73,7 @@ fn run(cli: Cli) -> Result<()> {
         None => Ok(()),
         Some(command) => match command {
             Command::Train(args) => train::run(*args),
+            Command::Devices(args) => devices::run(args),
             Command::Generate(args) => generate::run(args),
             Command::Eval(args) => eval::run(args),
             Command::Grad(args) => grad::run(args),

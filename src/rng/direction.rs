@@ -51,6 +51,12 @@ impl DirectionStream {
         stream
     }
 
+    /// The stream of words, the distribution and the factor on every element: what a device needs to regenerate it.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    pub(crate) fn parts(&self) -> (&PublicStream, Direction, f32) {
+        (&self.words, self.kind, self.scale)
+    }
+
     /// Number of elements.
     pub fn dim(&self) -> usize {
         self.dim

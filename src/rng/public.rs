@@ -58,6 +58,12 @@ impl PublicStream {
         [self.seed as u32, (self.seed >> 32) as u32, self.domain as u32, 0, name(0), name(1), name(2), name(3)]
     }
 
+    /// Step and group: words 15 and 14 of the block input.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    pub(crate) fn step_and_group(&self) -> (u32, u32) {
+        (self.step, self.group)
+    }
+
     /// The generator at word `word` of the stream.
     pub fn at(&self, word: u64) -> ChaCha8Rng {
         let mut bytes = [0; 32];

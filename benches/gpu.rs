@@ -1,0 +1,364 @@
+//! The CPU against the GPU, op by op and for a whole step, on the adapter that it names; and the matrix product against the
+//! simplest shader that computes one. What is timed is compared first.
+//!
+//! `cargo bench --bench gpu` (or `-- matmul`, `-- ops`, `-- step` for one part; FERRET_ADAPTER chooses the adapter).
+
+#[cfg(feature = "gpu")]
+mod common;
+
+#[cfg(not(feature = "gpu"))]
+fn main() {
+    println!("built without the feature `gpu`");
+}
+
+#[cfg(feature = "gpu")]
+fn main() {
+    gpu::main();
+}
+
+#[cfg(feature = "gpu")]
+mod gpu {
+    use super::common::{batch, noise, small, time, weights};
+    use ferret::backend::{Backend, Cpu, Gpu};
+    use ferret::grad::Sum;
+    use ferret::model::{Activation, Decoder, Reduction};
+    use ferret::ops::Segments;
+    use ferret::rng::{Direction, DirectionStream};
+
+    pub fn main() {
+        let only = std::env::args().nth(1).filter(|a| !a.starts_with("--"));
+        let wanted = |name: &str| only.as_deref().is_none_or(|o| o == name);
+        let gpu = match Gpu::new(None) {
+            Ok(gpu) => gpu,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        println!("adapter: {} ({}, {})", gpu.info().name, gpu.info().backend, gpu.info().driver);
+        println!("processor: {} threads\n", rayon::current_num_threads());
+        if wanted("matmul") {
+            matmul(&gpu);
+        }
+        if wanted("ops") {
+            println!("{:<28} {:>10} {:>10} {:>8}", "op", "cpu ms", "gpu ms", "ratio");
+            ops(&gpu);
+        }
+        if wanted("step") {
+            step(&gpu);
+        }
+    }
+
+    fn milliseconds(runs: usize, mut f: impl FnMut()) -> f64 {
+        time(runs, &mut f).1.as_secs_f64() * 1e3
+    }
+
+    /// Time one op on both, after comparing what it gives.
+    macro_rules! versus {
+        ($gpu:expr, $name:expr, |$b:ident| $setup:expr, |$c:ident, $args:ident| $op:expr) => {{
+            let cpu = Cpu::<f32>::new();
+            let (cpu_time, want) = {
+                let $b = &cpu;
+                let mut $args = $setup;
+                let $c = &cpu;
+                let want = $c.download(&$op).unwrap();
+                (milliseconds(3, || drop($op)), want)
+            };
+            let (gpu_time, got) = {
+                let $b = $gpu;
+                let mut $args = $setup;
+                let $c = $gpu;
+                let got = $c.download(&$op).unwrap();
+                (
+                    milliseconds(3, || {
+                        drop($op);
+                        $c.finish().unwrap();
+                    }),
+                    got,
+                )
+            };
+            let size = want.iter().fold(1e-6f32, |m, x| m.max(x.abs()));
+            assert!(got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 1e-3 * size), "{}: results differ", $name);
+            println!("{:<28} {cpu_time:>10.3} {gpu_time:>10.3} {:>8.2}", $name, cpu_time / gpu_time);
+        }};
+    }
+
+    fn matrix<B: Backend>(b: &B, rows: usize, cols: usize, seed: u64) -> B::Tensor {
+        b.upload(rows, cols, noise(rows * cols, seed)).unwrap()
+    }
+
+    fn copy<B: Backend>(b: &B, x: &B::Tensor) -> B::Tensor {
+        b.rows(x, 0..b.shape(x).0)
+    }
+
+    #[allow(unused_mut)]
+    fn ops(gpu: &Gpu) {
+        let (n, c, v) = (256, 128, 2048);
+        let segments = Segments::from_lengths([n / 2, n / 4, n / 4]);
+        let ids: Vec<u32> = (0..n as u32).map(|i| i * 7919 % v as u32).collect();
+        let positions: Vec<u32> = segments.positions().collect();
+        let ones = vec![1.0f32; n];
+        versus!(gpu, "embed", |b| [matrix(b, v, c, 1), matrix(b, n, c, 2)], |b, t| b
+            .embed(&ids, &positions, &t[0], &t[1]));
+        versus!(gpu, "embed, backward", |b| [matrix(b, n, c, 1)], |b, t| {
+            let mut out = b.zeros(v, c);
+            b.add_rows(&ids, &t[0], 0..n, &mut out);
+            out
+        });
+        versus!(gpu, "gather", |b| [matrix(b, v, c, 1)], |b, t| {
+            let mut out = b.zeros(n, c);
+            b.add_gather(&ids, &t[0], &mut out);
+            out
+        });
+        versus!(gpu, "norm", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2), matrix(b, 1, c, 3)], |b, t| b
+            .norm(&t[0], &t[1], &t[2], 1e-5)
+            .0);
+        versus!(
+            gpu,
+            "norm, backward",
+            |b| {
+                let x = matrix(b, n, c, 1);
+                let gain = matrix(b, 1, c, 2);
+                let stats = b.norm(&x, &gain, &gain, 1e-5).1;
+                (x, gain, stats, matrix(b, n, c, 3))
+            },
+            |b, t| {
+                let (mut dy, mut dx) = (copy(b, &t.3), b.zeros(n, c));
+                b.norm_backward(&mut dy, &t.0, &t.2, &t.1, true, &mut dx);
+                dx
+            }
+        );
+        versus!(
+            gpu,
+            "norm, jvp",
+            |b| {
+                let x = matrix(b, n, c, 1);
+                let gain = matrix(b, 1, c, 2);
+                let stats = b.norm(&x, &gain, &gain, 1e-5).1;
+                (x, gain, stats, matrix(b, n, c, 3))
+            },
+            |b, t| b.norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.1), None)
+        );
+        versus!(gpu, "linear", |b| [matrix(b, n, c, 1), matrix(b, c, 4 * c, 2), matrix(b, 1, 4 * c, 3)], |b, t| b
+            .linear(&t[0], &t[1], Some(&t[2])));
+        versus!(gpu, "linear, input", |b| [matrix(b, n, 4 * c, 1), matrix(b, c, 4 * c, 2)], |b, t| b
+            .linear_input(&t[0], &t[1]));
+        versus!(gpu, "linear, weight", |b| [matrix(b, n, c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
+            let mut out = b.zeros(c, 4 * c);
+            b.add_outer(&t[0], &t[1], 0..n, &mut out);
+            out
+        });
+        versus!(gpu, "linear, bias", |b| [matrix(b, n, 4 * c, 1)], |b, t| {
+            let mut out = b.zeros(1, 4 * c);
+            b.add_columns(&t[0], 0..n, &mut out);
+            out
+        });
+        versus!(gpu, "head", |b| [matrix(b, n, c, 1), matrix(b, v, c, 2)], |b, t| b.head(&t[0], &t[1]));
+        let attend = (4, 1.0 / 32f64.sqrt());
+        versus!(gpu, "attention", |b| [matrix(b, n, 3 * c, 1)], |b, t| b
+            .attention(&t[0], &segments, attend.0, attend.1)
+            .0);
+        versus!(
+            gpu,
+            "attention, backward",
+            |b| {
+                let qkv = matrix(b, n, 3 * c, 1);
+                let (out, lse) = b.attention(&qkv, &segments, attend.0, attend.1);
+                (qkv, out, lse, matrix(b, n, c, 2))
+            },
+            |b, t| b.attention_backward(&t.3, &t.1, &t.2, &t.0, &segments, attend.0, attend.1)
+        );
+        versus!(
+            gpu,
+            "attention, jvp",
+            |b| {
+                let qkv = matrix(b, n, 3 * c, 1);
+                let lse = b.attention(&qkv, &segments, attend.0, attend.1).1;
+                (qkv, matrix(b, n, 3 * c, 2), lse)
+            },
+            |b, t| b.attention_jvp(&t.0, &t.1, &t.2, &segments, attend.0, attend.1)
+        );
+        versus!(
+            gpu,
+            "attention, one cached row",
+            |b| { (matrix(b, 1, 3 * c, 1), matrix(b, n, c, 2), matrix(b, n, c, 3)) },
+            |b, t| b.attention_cached(&t.0, &mut t.1, &mut t.2, n - 1, attend.0, attend.1)
+        );
+        versus!(gpu, "gelu", |b| [matrix(b, n, 4 * c, 1)], |b, t| b.activation(Activation::GeluTanh, &t[0]));
+        versus!(gpu, "gelu, backward", |b| [matrix(b, n, 4 * c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
+            let mut dy = copy(b, &t[1]);
+            b.activation_backward(Activation::GeluTanh, &t[0], &mut dy);
+            dy
+        });
+        versus!(gpu, "residual", |b| [matrix(b, n, c, 1), matrix(b, n, c, 2)], |b, t| {
+            let mut x = copy(b, &t[0]);
+            b.add(&mut x, &t[1]);
+            x
+        });
+        versus!(gpu, "cross-entropy", |b| [matrix(b, n, v, 1)], |b, t| {
+            let mut losses = b.zeros(n, 1);
+            b.cross_entropy(&t[0], &ids, &mut losses, 0);
+            losses
+        });
+        versus!(gpu, "cross-entropy, backward", |b| [matrix(b, n, v, 1)], |b, t| {
+            let (mut logits, mut losses) = (copy(b, &t[0]), b.zeros(n, 1));
+            b.cross_entropy_backward(&mut logits, &ids, &ones, &mut losses, 0);
+            logits
+        });
+        versus!(gpu, "cross-entropy, jvp", |b| [matrix(b, n, v, 1), matrix(b, n, v, 2)], |b, t| {
+            let mut losses = b.zeros(n, 1);
+            b.cross_entropy_jvp(&t[0], &t[1], &ids, &mut losses, 0);
+            losses
+        });
+        versus!(gpu, "row dots", |b| [matrix(b, n, 4 * c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
+            let mut out = b.zeros(n, 1);
+            b.add_row_dots(&t[0], &t[1], &mut out, 0);
+            out
+        });
+        for kind in [Direction::Sphere, Direction::Rademacher] {
+            let stream = DirectionStream::new(1, 2, 3, kind, n * 4 * c);
+            versus!(gpu, format!("direction, {kind:?}"), |_b| (), |b, _t| b.direction(&stream, 0, n, 4 * c));
+        }
+    }
+
+    fn step(gpu: &Gpu) {
+        let (samples, length) = (4, 32);
+        let batch = batch(&small(), samples, length);
+        let w = batch.weights(Reduction::SampleMean);
+        println!("\na step of 4 layers, 128 wide, {samples} x {length} tokens");
+        let cpu = Decoder::new(Cpu::<f32>::new(), weights(small())).unwrap();
+        let mut sum = Sum::new(&cpu.backend, &cpu.layout, |_| true);
+        let want = cpu.backend.download(&cpu.backward(&batch, &w, &mut sum)).unwrap();
+        let cpu_time = milliseconds(3, || drop(cpu.backward(&batch, &w, &mut sum)));
+        let decoder = Decoder::new(gpu.clone(), weights(small())).unwrap();
+        let mut sum = Sum::new(gpu, &decoder.layout, |_| true);
+        let got = gpu.download(&decoder.backward(&batch, &w, &mut sum)).unwrap();
+        assert!(got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 1e-4 * w.abs().max(1.0)), "losses differ");
+        let before = gpu.submissions();
+        let gpu_time = milliseconds(3, || {
+            drop(decoder.backward(&batch, &w, &mut sum));
+            gpu.finish().unwrap();
+        });
+        let tokens = (samples * length) as f64;
+        println!("cpu {cpu_time:.1} ms, {:.0} tokens/s", tokens / cpu_time * 1e3);
+        println!(
+            "gpu {gpu_time:.1} ms, {:.0} tokens/s, {} submissions",
+            tokens / gpu_time * 1e3,
+            (gpu.submissions() - before) / 4
+        );
+    }
+
+    /// Ours against one thread an element, both on the same adapter.
+    fn matmul(gpu: &Gpu) {
+        println!("{:<28} {:>10} {:>10} {:>8}", "matrix product", "GFLOP/s", "naive", "ratio");
+        let naive = Naive::new(&gpu.info().name);
+        for (m, k, n) in [(256, 256, 256), (512, 512, 512), (256, 768, 768), (128, 128, 2048)] {
+            let (a, b) = (noise(m * k, 1), noise(k * n, 2));
+            let (x, w) = (gpu.upload(m, k, a.clone()).unwrap(), gpu.upload(k, n, b.clone()).unwrap());
+            let ours = gpu.download(&gpu.linear(&x, &w, None)).unwrap();
+            let ours_time = milliseconds(3, || {
+                drop(gpu.linear(&x, &w, None));
+                gpu.finish().unwrap();
+            });
+            let (theirs, naive_time) = naive.product(&a, &b, m, k, n);
+            assert!(ours.iter().zip(&theirs).all(|(x, y)| (x - y).abs() < 1e-2), "products differ");
+            let rate = |ms: f64| 2.0 * (m * k * n) as f64 / ms / 1e6;
+            let (fast, slow) = (rate(ours_time), rate(naive_time));
+            println!("{:<28} {fast:>10.2} {slow:>10.2} {:>8.2}", format!("{m} x {k} x {n}"), fast / slow);
+        }
+        println!();
+    }
+
+    const NAIVE: &str = "
+        @group(0) @binding(0) var<storage, read> size: array<u32>;
+        @group(0) @binding(1) var<storage, read> a: array<f32>;
+        @group(0) @binding(2) var<storage, read> b: array<f32>;
+        @group(0) @binding(3) var<storage, read_write> c: array<f32>;
+        @compute @workgroup_size(8, 8)
+        fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+            if (id.x >= size[2] || id.y >= size[0]) { return; }
+            var sum = 0.0;
+            for (var k = 0u; k < size[1]; k += 1u) {
+                sum += a[id.y * size[1] + k] * b[k * size[2] + id.x];
+            }
+            c[id.y * size[2] + id.x] = sum;
+        }";
+
+    /// A device of its own on the same adapter, with the textbook shader.
+    struct Naive {
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        pipeline: wgpu::ComputePipeline,
+    }
+
+    impl Naive {
+        fn new(name: &str) -> Self {
+            let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle_from_env());
+            let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
+            let adapter = adapters.into_iter().find(|a| a.get_info().name == name).expect("the adapter just used");
+            let descriptor = wgpu::DeviceDescriptor { required_limits: adapter.limits(), ..Default::default() };
+            let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).unwrap();
+            let source = wgpu::ShaderSource::Wgsl(NAIVE.into());
+            // The same checks as ours.
+            let checks =
+                wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
+            // SAFETY: its only loop counts towards a bound that does not change.
+            let module = unsafe {
+                device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label: None, source }, checks)
+            };
+            let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+                label: None,
+                layout: None,
+                module: &module,
+                entry_point: None,
+                compilation_options: Default::default(),
+                cache: None,
+            });
+            Self { device, queue, pipeline }
+        }
+
+        /// The product and its time in milliseconds.
+        fn product(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> (Vec<f32>, f64) {
+            let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
+            let buffer = |bytes: usize, usage| {
+                let size = bytes as u64;
+                self.device.create_buffer(&wgpu::BufferDescriptor {
+                    label: None,
+                    size,
+                    usage,
+                    mapped_at_creation: false,
+                })
+            };
+            let bytes = m * n * 4;
+            let buffers =
+                [buffer(16, usage), buffer(a.len() * 4, usage), buffer(b.len() * 4, usage), buffer(bytes, usage)];
+            let read = buffer(bytes, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
+            self.queue.write_buffer(&buffers[0], 0, bytemuck::cast_slice(&[m as u32, k as u32, n as u32, 0]));
+            self.queue.write_buffer(&buffers[1], 0, bytemuck::cast_slice(a));
+            self.queue.write_buffer(&buffers[2], 0, bytemuck::cast_slice(b));
+            let entries: Vec<_> = (0u32..)
+                .zip(&buffers)
+                .map(|(binding, b)| wgpu::BindGroupEntry { binding, resource: b.as_entire_binding() })
+                .collect();
+            let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: None,
+                layout: &self.pipeline.get_bind_group_layout(0),
+                entries: &entries,
+            });
+            let ms = milliseconds(3, || {
+                let mut encoder = self.device.create_command_encoder(&Default::default());
+                let mut pass = encoder.begin_compute_pass(&Default::default());
+                pass.set_pipeline(&self.pipeline);
+                pass.set_bind_group(0, &group, &[]);
+                pass.dispatch_workgroups(n.div_ceil(8) as u32, m.div_ceil(8) as u32, 1);
+                drop(pass);
+                self.queue.submit([encoder.finish()]);
+                self.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+            });
+            let mut encoder = self.device.create_command_encoder(&Default::default());
+            encoder.copy_buffer_to_buffer(&buffers[3], 0, &read, 0, bytes as u64);
+            self.queue.submit([encoder.finish()]);
+            read.map_async(wgpu::MapMode::Read, .., |_| ());
+            self.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+            let numbers = bytemuck::cast_slice(&read.get_mapped_range(..).unwrap()).to_vec();
+            (numbers, ms)
+        }
+    }
+}

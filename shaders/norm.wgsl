@@ -1,0 +1,150 @@
+// Mirrors ops::norm: layer norm, its backward and its jvp. One workgroup of 64 a row, everything in one pass over memory and two
+// or three over the row, which stays in cache.
+
+struct Params {
+    rows: u32,
+    cols: u32,
+    // Length of a row in vec4s.
+    line: u32,
+    eps: f32,
+    start_x: u32,
+    start_stats: u32,
+    start_gain: u32,
+    start_bias: u32,
+    start_y: u32,
+    start_dx: u32,
+    // backward: leave dy * xhat in dy. jvp: bit 0, there is a gain_dot; bit 1, there is a bias_dot.
+    flags: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> gain: array<vec4<f32>>;
+
+var<workgroup> partial: array<vec2<f32>, 64>;
+
+// The sum of v over the workgroup, in a fixed tree.
+fn sum_all(v: vec2<f32>, lane: u32) -> vec2<f32> {
+    partial[lane] = v;
+    workgroupBarrier();
+    for (var half = 32u; half > 0u; half /= 2u) {
+        if (lane < half) {
+            partial[lane] += partial[lane + half];
+        }
+        workgroupBarrier();
+    }
+    let total = partial[0];
+    workgroupBarrier();
+    return total;
+}
+
+@group(0) @binding(3) var<storage, read> bias: array<vec4<f32>>;
+@group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;
+@group(0) @binding(5) var<storage, read_write> stats: array<vec4<f32>>;
+
+// y = xhat gain + bias; stats: the row's mean and 1 / sqrt(var + eps).
+@compute @workgroup_size(64)
+fn forward(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let row = linear_group(group, groups);
+    if (row >= p.rows) {
+        return;
+    }
+    let base = p.start_x / 4u + row * p.line;
+    var sum = 0.0;
+    for (var i = lane; i < p.line; i += 64u) {
+        sum += sum4(keep(x[base + i], i * 4u, p.cols));
+    }
+    let mean = sum_all(vec2<f32>(sum, 0.0), lane).x / f32(p.cols);
+    var squares = 0.0;
+    for (var i = lane; i < p.line; i += 64u) {
+        let d = keep(x[base + i] - mean, i * 4u, p.cols);
+        squares += sum4(d * d);
+    }
+    let rstd = 1.0 / sqrt(sum_all(vec2<f32>(squares, 0.0), lane).x / f32(p.cols) + p.eps);
+    for (var i = lane; i < p.line; i += 64u) {
+        let normal = (x[base + i] - mean) * rstd;
+        y[p.start_y / 4u + row * p.line + i] = fma(normal, gain[p.start_gain / 4u + i], bias[p.start_bias / 4u + i]);
+    }
+    if (lane == 0u) {
+        stats[p.start_stats / 4u + row] = vec4<f32>(mean, rstd, 0.0, 0.0);
+    }
+}
+
+@group(0) @binding(6) var<storage, read> given: array<vec4<f32>>;
+@group(0) @binding(7) var<storage, read_write> dy: array<vec4<f32>>;
+@group(0) @binding(8) var<storage, read_write> dx: array<vec4<f32>>;
+
+// dx += rstd (dn - xhat mean(dn xhat) - mean(dn)), dn = dy gain; dy <- dy xhat if asked for.
+@compute @workgroup_size(64)
+fn backward(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let row = linear_group(group, groups);
+    if (row >= p.rows) {
+        return;
+    }
+    let mean = given[p.start_stats / 4u + row].x;
+    let rstd = given[p.start_stats / 4u + row].y;
+    let base = p.start_x / 4u + row * p.line;
+    let grad = p.start_y / 4u + row * p.line;
+    var sums = vec2<f32>(0.0);
+    for (var i = lane; i < p.line; i += 64u) {
+        let dn = keep(dy[grad + i] * gain[p.start_gain / 4u + i], i * 4u, p.cols);
+        let normal = keep((x[base + i] - mean) * rstd, i * 4u, p.cols);
+        sums += vec2<f32>(sum4(dn), sum4(dn * normal));
+    }
+    let means = sum_all(sums, lane) / f32(p.cols);
+    for (var i = lane; i < p.line; i += 64u) {
+        let d = dy[grad + i];
+        let normal = (x[base + i] - mean) * rstd;
+        dx[p.start_dx / 4u + row * p.line + i] += rstd * (d * gain[p.start_gain / 4u + i] - normal * means.y - means.x);
+        if (p.flags == 1u) {
+            dy[grad + i] = d * normal;
+        }
+    }
+}
+
+@group(0) @binding(9) var<storage, read> x_dot: array<vec4<f32>>;
+@group(0) @binding(10) var<storage, read> gain_dot: array<vec4<f32>>;
+@group(0) @binding(11) var<storage, read> bias_dot: array<vec4<f32>>;
+
+// y_dot = rstd (x_dot - mean(x_dot) - xhat mean(xhat x_dot)) gain + xhat gain_dot + bias_dot.
+@compute @workgroup_size(64)
+fn jvp(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let row = linear_group(group, groups);
+    if (row >= p.rows) {
+        return;
+    }
+    let mean = given[p.start_stats / 4u + row].x;
+    let rstd = given[p.start_stats / 4u + row].y;
+    let base = p.start_x / 4u + row * p.line;
+    let tangent = p.start_dx / 4u + row * p.line;
+    var sums = vec2<f32>(0.0);
+    for (var i = lane; i < p.line; i += 64u) {
+        let d = keep(x_dot[tangent + i], i * 4u, p.cols);
+        let normal = keep((x[base + i] - mean) * rstd, i * 4u, p.cols);
+        sums += vec2<f32>(sum4(d), sum4(d * normal));
+    }
+    let means = sum_all(sums, lane) / f32(p.cols);
+    for (var i = lane; i < p.line; i += 64u) {
+        let normal = (x[base + i] - mean) * rstd;
+        var v = rstd * (x_dot[tangent + i] - means.x - normal * means.y) * gain[p.start_gain / 4u + i];
+        if ((p.flags & 1u) == 1u) {
+            v += normal * gain_dot[p.start_bias / 4u + i];
+        }
+        if ((p.flags & 2u) == 2u) {
+            v += bias_dot[p.start_bias / 4u + i];
+        }
+        y[p.start_y / 4u + row * p.line + i] = v;
+    }
+}

@@ -1,0 +1,303 @@
+// Mirrors ops::sample_norm: squared norms of every sample's gradient from its factors, without the gradient.
+//
+// Every kernel leaves one partial sum a workgroup; `collect` adds those of a sample in order. Products are made in tiles of 32 x 32 by
+// 8 x 8 threads, 4 x 4 numbers a thread, 16 terms at a time through workgroup memory.
+
+struct Params {
+    // Workgroups with something to do.
+    work: u32,
+    start_a: u32,
+    line_a: u32,
+    cols_a: u32,
+    start_b: u32,
+    line_b: u32,
+    cols_b: u32,
+    start_c: u32,
+    line_c: u32,
+    start_out: u32,
+    // sums: workgroups that share a row.
+    parts: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> a: array<vec4<f32>>;
+@group(0) @binding(2) var<storage, read> b: array<vec4<f32>>;
+// (first row, rows, tile across, tile along) for each workgroup.
+@group(0) @binding(3) var<storage, read> items: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read_write> partials: array<f32>;
+
+const LINE: u32 = 9u;
+var<workgroup> tile_r: array<vec4<f32>, 144>;
+var<workgroup> tile_s: array<vec4<f32>, 144>;
+var<workgroup> lanes: array<f32, 64>;
+
+fn load_a(row: u32, col: u32, end: u32) -> vec4<f32> {
+    if (row >= end || col >= p.cols_a) {
+        return vec4<f32>(0.0);
+    }
+    return keep(a[(p.start_a + row * p.line_a + col) / 4u], col, p.cols_a);
+}
+
+fn load_b(row: u32, col: u32, end: u32) -> vec4<f32> {
+    if (row >= end || col >= p.cols_b) {
+        return vec4<f32>(0.0);
+    }
+    return keep(b[(p.start_b + row * p.line_b + col) / 4u], col, p.cols_b);
+}
+
+// The 4 x 4 numbers of a thread, as the columns of rows 4 ty ...
+struct Tile {
+    r0: vec4<f32>,
+    r1: vec4<f32>,
+    r2: vec4<f32>,
+    r3: vec4<f32>,
+}
+
+fn multiply(sum: Tile, lane: u32) -> Tile {
+    var t = sum;
+    let ty = lane / 8u;
+    let tx = lane % 8u;
+    for (var k = 0u; k < 16u; k += 1u) {
+        let r = tile_r[k * LINE + ty];
+        let s = tile_s[k * LINE + tx];
+        t.r0 = fma(r.xxxx, s, t.r0);
+        t.r1 = fma(r.yyyy, s, t.r1);
+        t.r2 = fma(r.zzzz, s, t.r2);
+        t.r3 = fma(r.wwww, s, t.r3);
+    }
+    return t;
+}
+
+// A thread's 4 x 4 block into a tile: threads below 32 bring tile_r, the others tile_s.
+fn put(lane: u32, line: u32, column: u32, m: mat4x4<f32>) {
+    let at = line * LINE + column;
+    if (lane < 32u) {
+        tile_r[at] = m[0];
+        tile_r[at + LINE] = m[1];
+        tile_r[at + 2u * LINE] = m[2];
+        tile_r[at + 3u * LINE] = m[3];
+    } else {
+        tile_s[at] = m[0];
+        tile_s[at + LINE] = m[1];
+        tile_s[at + 2u * LINE] = m[2];
+        tile_s[at + 3u * LINE] = m[3];
+    }
+}
+
+fn sum_lanes(v: f32, lane: u32) -> f32 {
+    lanes[lane] = v;
+    workgroupBarrier();
+    for (var half = 32u; half > 0u; half /= 2u) {
+        if (lane < half) {
+            lanes[lane] += lanes[lane + half];
+        }
+        workgroupBarrier();
+    }
+    return lanes[0];
+}
+
+// A tile of <x_t, x_s> <dy_t, dy_s>; tiles below the diagonal count twice.
+@compute @workgroup_size(64)
+fn gram(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.work) {
+        return;
+    }
+    let item = items[id];
+    let end = item.x + item.y;
+    // Threads in one half share rows of one tile: row block and 4 terms.
+    let block = (lane % 32u) / 4u;
+    let term = (lane % 4u) * 4u;
+    let row = item.x + 32u * select(item.w, item.z, lane < 32u) + 4u * block;
+    var x = Tile();
+    for (var k = 0u; k < p.cols_a; k += 16u) {
+        put(lane, term, block, transpose(mat4x4<f32>(
+            load_a(row, k + term, end), load_a(row + 1u, k + term, end), load_a(row + 2u, k + term, end), load_a(row + 3u, k + term, end))));
+        workgroupBarrier();
+        x = multiply(x, lane);
+        workgroupBarrier();
+    }
+    var y = Tile();
+    for (var k = 0u; k < p.cols_b; k += 16u) {
+        put(lane, term, block, transpose(mat4x4<f32>(
+            load_b(row, k + term, end), load_b(row + 1u, k + term, end), load_b(row + 2u, k + term, end), load_b(row + 3u, k + term, end))));
+        workgroupBarrier();
+        y = multiply(y, lane);
+        workgroupBarrier();
+    }
+    let total = sum_lanes((dot(x.r0, y.r0) + dot(x.r1, y.r1)) + (dot(x.r2, y.r2) + dot(x.r3, y.r3)), lane);
+    if (lane == 0u) {
+        partials[id] = total * select(2.0, 1.0, item.z == item.w);
+    }
+}
+
+// The sum of squares of a tile of x^T dy.
+@compute @workgroup_size(64)
+fn squares(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.work) {
+        return;
+    }
+    let item = items[id];
+    let end = item.x + item.y;
+    let block = lane % 8u;
+    let term = ((lane % 32u) / 8u) * 4u;
+    var g = Tile();
+    for (var t = item.x; t < end; t += 16u) {
+        let row = t + term;
+        if (lane < 32u) {
+            let col = 32u * item.z + 4u * block;
+            put(lane, term, block, mat4x4<f32>(
+                load_a(row, col, end), load_a(row + 1u, col, end), load_a(row + 2u, col, end), load_a(row + 3u, col, end)));
+        } else {
+            let col = 32u * item.w + 4u * block;
+            put(lane, term, block, mat4x4<f32>(
+                load_b(row, col, end), load_b(row + 1u, col, end), load_b(row + 2u, col, end), load_b(row + 3u, col, end)));
+        }
+        workgroupBarrier();
+        g = multiply(g, lane);
+        workgroupBarrier();
+    }
+    let total = sum_lanes((dot(g.r0, g.r0) + dot(g.r1, g.r1)) + (dot(g.r2, g.r2) + dot(g.r3, g.r3)), lane);
+    if (lane == 0u) {
+        partials[id] = total;
+    }
+}
+
+@group(0) @binding(5) var<storage, read> ids: array<u32>;
+@group(0) @binding(6) var<storage, read> logits: array<f32>;
+
+fn logit(row: u32, s: u32, end: u32) -> f32 {
+    if (row >= end || s >= end) {
+        return 0.0;
+    }
+    return logits[p.start_c + row * p.line_c + ids[s]];
+}
+
+fn logits4(row: u32, s: u32, end: u32) -> vec4<f32> {
+    return vec4<f32>(logit(row, s, end), logit(row, s + 1u, end), logit(row, s + 2u, end), logit(row, s + 3u, end));
+}
+
+// A tile of 2 x[t, id_s] <dy_t, demb_s>; dy comes as a, demb as b, both with p.cols_a columns.
+@compute @workgroup_size(64)
+fn tied(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.work) {
+        return;
+    }
+    let item = items[id];
+    let end = item.x + item.y;
+    let block = (lane % 32u) / 4u;
+    let term = (lane % 4u) * 4u;
+    var t = Tile();
+    for (var k = 0u; k < p.cols_a; k += 16u) {
+        let col = k + term;
+        if (lane < 32u) {
+            let row = item.x + 32u * item.z + 4u * block;
+            put(lane, term, block, transpose(mat4x4<f32>(
+                load_a(row, col, end), load_a(row + 1u, col, end), load_a(row + 2u, col, end), load_a(row + 3u, col, end))));
+        } else {
+            let row = item.x + 32u * item.w + 4u * block;
+            put(lane, term, block, transpose(mat4x4<f32>(
+                load_b(row, col, end), load_b(row + 1u, col, end), load_b(row + 2u, col, end), load_b(row + 3u, col, end))));
+        }
+        workgroupBarrier();
+        t = multiply(t, lane);
+        workgroupBarrier();
+    }
+    let row = item.x + 32u * item.z + 4u * (lane / 8u);
+    let s = item.x + 32u * item.w + 4u * (lane % 8u);
+    let total = sum_lanes(
+        (dot(t.r0, logits4(row, s, end)) + dot(t.r1, logits4(row + 1u, s, end)))
+            + (dot(t.r2, logits4(row + 2u, s, end)) + dot(t.r3, logits4(row + 3u, s, end))),
+        lane);
+    if (lane == 0u) {
+        partials[id] = 2.0 * total;
+    }
+}
+
+// Where each list of rows with the same id begins in `order`, and the end; the rows.
+@group(0) @binding(7) var<storage, read> begins: array<u32>;
+@group(0) @binding(8) var<storage, read> order: array<u32>;
+
+// |the sum of the rows of one id|^2.
+@compute @workgroup_size(64)
+fn rows(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.work) {
+        return;
+    }
+    var square = 0.0;
+    for (var i = lane; i * 4u < p.cols_a; i += 64u) {
+        var sum = vec4<f32>(0.0);
+        for (var j = begins[id]; j < begins[id + 1u]; j += 1u) {
+            sum += keep(a[(p.start_a + order[j] * p.line_a) / 4u + i], i * 4u, p.cols_a);
+        }
+        square += dot(sum, sum);
+    }
+    let total = sum_lanes(square, lane);
+    if (lane == 0u) {
+        partials[id] = total;
+    }
+}
+
+@group(0) @binding(9) var<storage, read> given: array<f32>;
+@group(0) @binding(10) var<storage, read_write> out: array<vec4<f32>>;
+
+// out_i += the sum of partial sums begins_i .. begins_(i+1), one workgroup a sample.
+@compute @workgroup_size(64)
+fn collect(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.work) {
+        return;
+    }
+    var sum = 0.0;
+    for (var j = begins[id] + lane; j < begins[id + 1u]; j += 64u) {
+        sum += given[j];
+    }
+    let total = sum_lanes(sum, lane);
+    if (lane == 0u) {
+        let at = p.start_out / 4u + id;
+        out[at] = vec4<f32>(out[at].x + total, 0.0, 0.0, 0.0);
+    }
+}
+
+// out_i = the sum of rows begins_i .. begins_(i+1), in order.
+@compute @workgroup_size(64)
+fn sums(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    let which = id / p.parts;
+    let column = (id % p.parts) * 64u + lane;
+    if (which >= p.work || column * 4u >= p.cols_a) {
+        return;
+    }
+    var sum = vec4<f32>(0.0);
+    for (var row = begins[which]; row < begins[which + 1u]; row += 1u) {
+        sum += a[(p.start_a + row * p.line_a) / 4u + column];
+    }
+    out[(p.start_out + which * p.line_a) / 4u + column] = sum;
+}

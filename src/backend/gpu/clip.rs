@@ -1,0 +1,303 @@
+//! Every sample's gradient norm, and clipping.
+
+use super::attention::groups;
+use super::context::{Arg, Context};
+use super::kernels::{self, Kernel};
+use super::matmul::{Factor, Target, matmul};
+use super::rows::{Empty, LANES, columns, row_dots, same_ids};
+use super::tensor::{Tensor, Window};
+use crate::ops::Segments;
+use crate::ops::clip::ClipFunction;
+use std::ops::Range;
+
+/// Side of a tile.
+const TILE: usize = 32;
+
+/// Norms are rounded up by this many units in the last place. On the CPU [`crate::ops::clip::SLACK`] suffices, because it sums squares in
+/// double precision; here a sum of n squares is a tree of single additions, off by at most about log2(n) + 20 units for any n
+/// that fits a device, and drivers may err by some more in roots and quotients.
+const SLACK: f64 = 64.0;
+
+#[derive(Default)]
+struct Params<'a> {
+    work: usize,
+    a: Option<(Window<'a>, usize)>,
+    b: Option<(Window<'a>, usize)>,
+    c: Option<Window<'a>>,
+    out: Option<Window<'a>>,
+    parts: usize,
+}
+
+impl Params<'_> {
+    fn words(&self) -> [u32; 11] {
+        let factor = |f: Option<(Window, usize)>| f.map_or([0; 3], |(w, cols)| [w.start, w.line, cols as u32]);
+        let [a, b] = [self.a, self.b].map(factor);
+        let (c_start, c_line) = self.c.map_or((0, 0), |w| (w.start, w.line));
+        let out = self.out.map_or(0, |w| w.start);
+        [self.work as u32, a[0], a[1], a[2], b[0], b[1], b[2], c_start, c_line, out, self.parts as u32]
+    }
+}
+
+/// Partial sums of several samples: `begins` says where each sample's begin.
+struct Partials {
+    sums: Tensor,
+    begins: Vec<u32>,
+}
+
+/// `squares_(first + i) += the sum of sample i's partial sums`.
+fn collect(c: &Context, partials: &Partials, squares: &Tensor, first: usize) {
+    let samples = partials.begins.len() - 1;
+    let to = squares.window(first..first + samples);
+    let params = Params { work: samples, out: Some(to), ..Default::default() };
+    let args = [Arg::Words(&partials.begins), Arg::Rows(partials.sums.whole()), Arg::Rows(to)];
+    c.run(&kernels::COLLECT, &[], &args, &params.words(), samples, 0.0);
+}
+
+/// Whether the Gram matrices of a sample cost less than its gradient; as in [`crate::ops::sample_norm`].
+fn ghost_is_cheaper(rows: usize, inputs: usize, outputs: usize) -> bool {
+    rows * (inputs + outputs) < 2 * inputs * outputs
+}
+
+/// Tiles of every sample, and where each sample's begin.
+fn tiles(segments: &Segments, of: impl Fn(usize) -> Vec<(usize, usize)>) -> (Vec<u32>, Vec<u32>) {
+    let (mut items, mut begins) = (Vec::new(), vec![0]);
+    for range in segments.iter() {
+        for (r, s) in of(range.len()) {
+            items.extend([range.start, range.len(), r, s].map(|x| x as u32));
+        }
+        begins.push(items.len() as u32 / 4);
+    }
+    (items, begins)
+}
+
+/// As [`groups`]; samples too long for one binding come alone, marked.
+fn fitting(c: &Context, segments: &Segments, columns: usize) -> Vec<(Range<usize>, Range<usize>, Segments, bool)> {
+    let fit = c.blocks(0..segments.rows(), &[columns]).first().map_or(0, Range::len);
+    let chunk = |samples: Range<usize>| {
+        let rows = segments.offsets()[samples.start]..segments.offsets()[samples.end];
+        let fits = rows.len() <= fit;
+        (samples.clone(), rows, segments.slice(samples), fits)
+    };
+    segments.chunks(fit.max(1)).into_iter().map(chunk).filter(|(_, rows, ..)| !rows.is_empty()).collect()
+}
+
+/// [`crate::ops::sample_norm::add_outer`].
+pub(super) fn outer(
+    c: &Context,
+    x: &Tensor,
+    dy: &Tensor,
+    segments: &Segments,
+    squares: &Tensor,
+    first: usize,
+    empty: Empty,
+) {
+    for (samples, rows, segments, fits) in fitting(c, segments, x.cols.max(dy.cols)) {
+        if !fits {
+            long_outer(c, x, dy, rows, squares, first + samples.start, empty);
+            continue;
+        }
+        let (wx, wdy) = (x.window(rows.clone()), dy.window(rows));
+        let pass = |kernel: &'static Kernel, of: &dyn Fn(usize) -> Vec<(usize, usize)>, flops: f64| {
+            let (items, begins) = tiles(&segments, of);
+            let work = items.len() / 4;
+            if work == 0 {
+                return;
+            }
+            let sums = empty(1, work);
+            let params = Params { work, a: Some((wx, x.cols)), b: Some((wdy, dy.cols)), ..Default::default() };
+            let args = [Arg::Rows(wx), Arg::Rows(wdy), Arg::Words(&items), Arg::Rows(sums.whole())];
+            c.run(kernel, &[], &args, &params.words(), work, work as f64 * flops);
+            collect(c, &Partials { sums, begins }, squares, first + samples.start);
+        };
+        let area = (2 * TILE * TILE) as f64;
+        pass(
+            &kernels::SAMPLE_GRAM,
+            &|n| if ghost_is_cheaper(n, x.cols, dy.cols) { triangle(n.div_ceil(TILE)) } else { Vec::new() },
+            area * (x.cols + dy.cols) as f64,
+        );
+        let longest = segments.longest();
+        pass(
+            &kernels::SAMPLE_SQUARES,
+            &|n| match n {
+                0 => Vec::new(),
+                _ if ghost_is_cheaper(n, x.cols, dy.cols) => Vec::new(),
+                _ => rectangle(x.cols.div_ceil(TILE), dy.cols.div_ceil(TILE)),
+            },
+            area * longest as f64,
+        );
+    }
+}
+
+/// Both Gram matrices by the windowed product, for one sample with more rows than a binding shows.
+fn long_outer(c: &Context, x: &Tensor, dy: &Tensor, rows: Range<usize>, squares: &Tensor, at: usize, empty: Empty) {
+    let n = rows.len();
+    let gram = |x: &Tensor| {
+        let g = empty(n, n);
+        let (a, b) = (Factor::plain(x).rows(rows.clone()), Factor::transposed(x).rows(rows.clone()));
+        matmul(c, a, b, None, Target::new(&g));
+        g
+    };
+    let (gx, gdy, sums) = (gram(x), gram(dy), empty(n, 1));
+    c.clear(&sums);
+    row_dots(c, &gx, &gdy, &sums, 0);
+    // A column's numbers lie four apart, with zeros between them.
+    collect(c, &Partials { sums, begins: vec![0, 4 * n as u32] }, squares, at);
+}
+
+/// The tiles (r, s) with s <= r.
+fn triangle(n: usize) -> Vec<(usize, usize)> {
+    (0..n).flat_map(|r| (0..=r).map(move |s| (r, s))).collect()
+}
+
+fn rectangle(m: usize, n: usize) -> Vec<(usize, usize)> {
+    (0..m).flat_map(|r| (0..n).map(move |s| (r, s))).collect()
+}
+
+/// [`crate::ops::sample_norm::add_rows`].
+pub(super) fn rows(
+    c: &Context,
+    ids: &[u32],
+    dy: &Tensor,
+    segments: &Segments,
+    squares: &Tensor,
+    first: usize,
+    empty: Empty,
+) {
+    for (samples, rows, segments, fits) in fitting(c, segments, dy.cols) {
+        if !fits {
+            // Says so.
+            groups(c, &segments, dy.cols);
+            return;
+        }
+        let from = dy.window(rows.clone());
+        let (mut order, mut lists, mut begins) = (Vec::new(), vec![0], vec![0]);
+        for range in segments.iter() {
+            let (own, own_lists) = same_ids(&ids[rows.start + range.start..rows.start + range.end]);
+            let before = order.len() as u32;
+            order.extend(own.iter().map(|&i| range.start as u32 + i));
+            lists.extend(own_lists[1..].iter().map(|&end| before + end));
+            begins.push(lists.len() as u32 - 1);
+        }
+        let work = lists.len() - 1;
+        let sums = empty(1, work);
+        let params = Params { work, a: Some((from, dy.cols)), ..Default::default() };
+        let args = [Arg::Rows(from), Arg::Words(&lists), Arg::Words(&order), Arg::Rows(sums.whole())];
+        c.run(&kernels::SAMPLE_ROWS, &[], &args, &params.words(), work, 0.0);
+        collect(c, &Partials { sums, begins }, squares, first + samples.start);
+    }
+}
+
+/// [`crate::ops::sample_norm::add_tied`]; the segments' rows lie from row `.2` on.
+pub(super) fn tied(
+    c: &Context,
+    (x, dy, head_row): (&Tensor, &Tensor, usize),
+    (ids, demb, row): (&[u32], &Tensor, usize),
+    segments: &Segments,
+    squares: &Tensor,
+    first: usize,
+    empty: Empty,
+) {
+    for (samples, rows, segments, fits) in fitting(c, segments, x.cols.max(dy.cols)) {
+        if !fits {
+            long_tied(
+                c,
+                (x, dy, head_row + rows.start),
+                (ids, demb, row + rows.start),
+                rows.len(),
+                squares,
+                first + samples.start,
+                empty,
+            );
+            continue;
+        }
+        let own = |from: usize| from + rows.start..from + rows.end;
+        let (wx, wdy, wdemb) = (x.window(own(head_row)), dy.window(own(head_row)), demb.window(own(row)));
+        let (items, begins) = tiles(&segments, |n| rectangle(n.div_ceil(TILE), n.div_ceil(TILE)));
+        let work = items.len() / 4;
+        let sums = empty(1, work);
+        let params =
+            Params { work, a: Some((wdy, dy.cols)), b: Some((wdemb, demb.cols)), c: Some(wx), ..Default::default() };
+        let args = [
+            Arg::Rows(wdy),
+            Arg::Rows(wdemb),
+            Arg::Words(&items),
+            Arg::Words(&ids[own(row)]),
+            Arg::Rows(wx),
+            Arg::Rows(sums.whole()),
+        ];
+        let flops = (work * 2 * TILE * TILE * dy.cols) as f64;
+        c.run(&kernels::SAMPLE_TIED, &[], &args, &params.words(), work, flops);
+        collect(c, &Partials { sums, begins }, squares, first + samples.start);
+    }
+}
+
+/// One sample with more rows of logits than a binding shows: `2 <x E, dy>` by rows, with E the embedding's gradient.
+fn long_tied(
+    c: &Context,
+    (x, dy, head_row): (&Tensor, &Tensor, usize),
+    (ids, demb, row): (&[u32], &Tensor, usize),
+    n: usize,
+    squares: &Tensor,
+    at: usize,
+    empty: Empty,
+) {
+    let (table, along, own, sums) = (empty(x.cols, dy.cols), empty(n, dy.cols), empty(n, dy.cols), empty(n, 1));
+    c.clear(&table);
+    c.clear(&sums);
+    super::rows::scatter(c, ids, demb, row..row + n, &table);
+    matmul(c, Factor::plain(x).rows(head_row..head_row + n), Factor::plain(&table), None, Target::new(&along));
+    c.copy_rows(dy, head_row..head_row + n, &own);
+    for _ in 0..2 {
+        row_dots(c, &along, &own, &sums, 0);
+    }
+    collect(c, &Partials { sums, begins: vec![0, 4 * n as u32] }, squares, at);
+}
+
+/// [`crate::ops::sample_norm::segment_sums`].
+pub(super) fn segment_sums(c: &Context, dy: &Tensor, segments: &Segments, sums: &Tensor, empty: Empty) {
+    // What has no rows is not visited, and what has too many for a binding is added up.
+    c.clear(sums);
+    let parts = (dy.line() / 4).div_ceil(LANES);
+    for (samples, rows, segments, fits) in fitting(c, segments, dy.cols) {
+        if !fits {
+            columns(c, dy, rows, sums, samples.start, empty);
+            continue;
+        }
+        let (from, to) = (dy.window(rows), sums.window(samples.clone()));
+        let begins: Vec<u32> = segments.offsets().iter().map(|&o| o as u32).collect();
+        let params =
+            Params { work: samples.len(), a: Some((from, dy.cols)), out: Some(to), parts, ..Default::default() };
+        let args = [Arg::Rows(from), Arg::Words(&begins), Arg::Rows(to)];
+        let flops = (segments.rows() * dy.cols) as f64;
+        c.run(&kernels::SEGMENT_SUMS, &[], &args, &params.words(), samples.len() * parts, flops);
+    }
+}
+
+/// [`crate::ops::clip::factors`].
+pub(super) fn factors(c: &Context, function: ClipFunction, bound: f64, squares: &Tensor) {
+    let (kind, gamma) = match function {
+        ClipFunction::Abadi => (0, 1e-6),
+        ClipFunction::Automatic { gamma } => (1, gamma),
+        ClipFunction::None => (2, 0.0),
+    };
+    let up = 1.0 + SLACK * f32::EPSILON as f64;
+    for rows in c.blocks(0..squares.rows, &[1]) {
+        let x = squares.window(rows.clone());
+        let words = [(bound as f32).to_bits(), (gamma as f32).to_bits(), (up as f32).to_bits()];
+        let params = [rows.len() as u32, 1, x.start, 0, kind, words[0], words[1], words[2]];
+        c.run(&kernels::CLIP_FACTORS, &[], &[Arg::Rows(x)], &params, rows.len().div_ceil(LANES), 0.0);
+    }
+}
+
+/// [`crate::ops::clip::scale_rows`] or, unless `scale`, [`crate::ops::clip::drop_rows`].
+pub(super) fn clip_rows(c: &Context, x: &Tensor, segments: &Segments, factors: &Tensor, first: usize, scale: bool) {
+    let owners: Vec<u32> = segments.iter().enumerate().flat_map(|(i, r)| r.map(move |_| i as u32)).collect();
+    let factors = factors.window(first..first + segments.len());
+    for rows in c.blocks(0..x.rows, &[x.cols]) {
+        let to = x.window(rows.clone());
+        let count = rows.len() * x.line() / 4;
+        let params = [count as u32, to.line / 4, to.start, factors.start, scale as u32, 0, 0, 0];
+        let args = [Arg::Rows(to), Arg::Rows(factors), Arg::Words(&owners[rows])];
+        c.run(&kernels::CLIP_ROWS, &[], &args, &params, count.div_ceil(LANES), count as f64 * 4.0);
+    }
+}

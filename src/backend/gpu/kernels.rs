@@ -1,0 +1,108 @@
+//! The shaders: their sources, entry points and bindings, and the pipelines made of them.
+
+/// An entry point of a shader.
+pub(super) struct Kernel {
+    /// The shader's file stem.
+    pub(super) file: &'static str,
+    source: &'static str,
+    pub(super) entry: &'static str,
+    /// Number of each storage binding, in the order in which arguments are given, and whether it is written to.
+    pub(super) bindings: &'static [(u32, bool)],
+}
+
+/// Constants that are written in front of a shader.
+pub(super) type Constants = &'static [&'static str];
+
+macro_rules! kernels {
+    ($($name:ident = $file:literal $entry:literal [$($binding:literal $access:ident),*];)*) => {
+        $(pub(super) static $name: Kernel = Kernel {
+            file: $file,
+            source: include_str!(concat!("../../../shaders/", $file, ".wgsl")),
+            entry: $entry,
+            bindings: &[$(($binding, kernels!(@ $access))),*],
+        };)*
+        /// Every kernel.
+        pub(super) static ALL: &[&Kernel] = &[$(&$name),*];
+    };
+    (@ read) => { false };
+    (@ write) => { true };
+}
+
+kernels! {
+    MATMUL = "linear" "matmul" [1 read, 2 read, 3 read, 4 write];
+    GATHER = "embedding" "gather" [1 read, 2 read, 3 write];
+    SCATTER = "embedding" "scatter" [4 read, 5 read, 6 read, 7 read, 8 write];
+    NORM = "norm" "forward" [1 read, 2 read, 3 read, 4 write, 5 write];
+    NORM_BACKWARD = "norm" "backward" [1 read, 2 read, 6 read, 7 write, 8 write];
+    NORM_JVP = "norm" "jvp" [1 read, 2 read, 6 read, 9 read, 10 read, 11 read, 4 write];
+    ACTIVATION = "activation" "forward" [1 read, 2 write];
+    ACTIVATION_BACKWARD = "activation" "backward" [1 read, 2 write];
+    ADD = "residual" "add" [1 read, 2 write];
+    ADD_VECTOR = "residual" "add_vector" [1 read, 2 write];
+    CROSS_ENTROPY = "cross_entropy" "forward" [1 read, 2 read, 3 write];
+    CROSS_ENTROPY_BACKWARD = "cross_entropy" "backward" [2 read, 3 write, 4 read, 5 write];
+    CROSS_ENTROPY_JVP = "cross_entropy" "jvp" [1 read, 2 read, 3 write, 6 read];
+    COLUMNS = "reduce" "columns" [1 read, 2 write];
+    ROW_DOTS = "reduce" "row_dots" [1 read, 3 read, 2 write];
+    ATTENTION = "attention" "forward" [1 read, 2 read, 3 read, 4 read, 5 write, 6 write];
+    ATTENTION_DELTAS = "attention" "row_deltas" [2 read, 8 read, 6 write];
+    ATTENTION_QUERIES = "attention" "backward_queries" [1 read, 2 read, 7 read, 8 read, 9 read, 5 write];
+    ATTENTION_KEYS = "attention" "backward_keys" [1 read, 2 read, 7 read, 8 read, 9 read, 5 write];
+    ATTENTION_JVP = "attention" "jvp" [1 read, 2 read, 7 read, 10 read, 5 write];
+    SAMPLE_GRAM = "sample_norm" "gram" [1 read, 2 read, 3 read, 4 write];
+    SAMPLE_SQUARES = "sample_norm" "squares" [1 read, 2 read, 3 read, 4 write];
+    SAMPLE_TIED = "sample_norm" "tied" [1 read, 2 read, 3 read, 5 read, 6 read, 4 write];
+    SAMPLE_ROWS = "sample_norm" "rows" [1 read, 7 read, 8 read, 4 write];
+    COLLECT = "sample_norm" "collect" [7 read, 9 read, 10 write];
+    SEGMENT_SUMS = "sample_norm" "sums" [1 read, 7 read, 10 write];
+    CLIP_FACTORS = "clip" "factors" [1 write];
+    CLIP_ROWS = "clip" "rows" [1 write, 2 read, 3 read];
+    DIRECTION = "direction" "fill" [1 write];
+    ATTENTION_STORE = "attention" "store" [2 read, 5 write];
+}
+
+static COMMON: &str = include_str!("../../../shaders/common.wgsl");
+
+impl Kernel {
+    /// The names of the constants that go in front of this shader.
+    pub(super) fn constants(&self) -> Constants {
+        match self.file {
+            "linear" => &["TRANSPOSED_A", "TRANSPOSED_B", "SHIFTED_A"],
+            "activation" | "direction" => &["KIND"],
+            "attention" => &["WIDTH", "BLOCK"],
+            _ => &[],
+        }
+    }
+
+    /// The whole text that is compiled, with `values` for [`Kernel::constants`].
+    pub(super) fn text(&self, values: &[u32]) -> String {
+        let names = self.constants();
+        assert_eq!(names.len(), values.len(), "constants of {}.wgsl", self.file);
+        let mut text: String = names.iter().zip(values).map(|(n, v)| format!("const {n}: u32 = {v}u;\n")).collect();
+        text.push_str(COMMON);
+        text.push_str(self.source);
+        text
+    }
+}
+
+/// Every shader as it is compiled: file stem, constants, text. For validation without a device.
+pub fn sources() -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = Vec::new();
+    for kernel in ALL {
+        let variants: Vec<Vec<u32>> = match kernel.file {
+            "linear" => (0..8).map(|i| vec![i & 1, i >> 1 & 1, i >> 2]).collect(),
+            "activation" | "direction" => vec![vec![0], vec![1]],
+            "attention" => [(1, 8), (5, 32), (8, 16), (64, 32), (64, 16), (80, 16), (128, 16), (256, 8)]
+                .map(|(width, block)| vec![width, block])
+                .to_vec(),
+            _ => vec![vec![]],
+        };
+        for values in variants {
+            let name = format!("{} {values:?}", kernel.file);
+            if all.iter().all(|(known, _)| *known != name) {
+                all.push((name, kernel.text(&values)));
+            }
+        }
+    }
+    all
+}

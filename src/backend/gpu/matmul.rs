@@ -1,0 +1,134 @@
+//! Matrix products: which tiles of which windows.
+
+use super::context::{Arg, Context};
+use super::kernels;
+use super::tensor::Tensor;
+use std::ops::Range;
+
+/// Side of the tile of the product that a workgroup makes.
+const TILE: usize = 64;
+
+/// A block of a matrix as a factor.
+pub(super) struct Factor<'a> {
+    tensor: &'a Tensor,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    transposed: bool,
+}
+
+impl<'a> Factor<'a> {
+    /// The whole matrix.
+    pub(super) fn plain(tensor: &'a Tensor) -> Self {
+        Self { tensor, rows: 0..tensor.rows, columns: 0..tensor.cols, transposed: false }
+    }
+
+    /// The whole matrix, transposed.
+    pub(super) fn transposed(tensor: &'a Tensor) -> Self {
+        Self { transposed: true, ..Self::plain(tensor) }
+    }
+
+    /// Only these rows, counted as they are stored.
+    pub(super) fn rows(self, rows: Range<usize>) -> Self {
+        Self { rows, ..self }
+    }
+
+    /// Only these columns, counted as they are stored.
+    pub(super) fn columns(self, columns: Range<usize>) -> Self {
+        Self { columns, ..self }
+    }
+
+    /// Rows and columns as a factor.
+    fn shape(&self) -> (usize, usize) {
+        let (r, c) = (self.rows.len(), self.columns.len());
+        if self.transposed { (c, r) } else { (r, c) }
+    }
+}
+
+/// Where a product goes: rows `first_row..` and columns `first_column..` of a matrix.
+pub(super) struct Target<'a> {
+    pub(super) tensor: &'a Tensor,
+    pub(super) first_row: usize,
+    pub(super) first_column: usize,
+    /// Add to what is there, or overwrite.
+    pub(super) add: bool,
+}
+
+impl<'a> Target<'a> {
+    /// Overwrite the whole matrix.
+    pub(super) fn new(tensor: &'a Tensor) -> Self {
+        Self { tensor, first_row: 0, first_column: 0, add: false }
+    }
+
+    /// Add to the whole matrix.
+    pub(super) fn sum(tensor: &'a Tensor) -> Self {
+        Self { add: true, ..Self::new(tensor) }
+    }
+}
+
+/// `C <- A B (+ bias) (+ C)`. Stored rows of each matrix go by in windows that fit a binding: windows over k are added up in order.
+pub(super) fn matmul(x: &Context, a: Factor, b: Factor, bias: Option<&Tensor>, c: Target) {
+    let ((m, k), (k_b, n)) = (a.shape(), b.shape());
+    assert_eq!(k, k_b, "inner sizes of a product");
+    assert!(c.first_row + m <= c.tensor.rows && c.first_column + n <= c.tensor.cols, "size of a product");
+    let (mut m_lines, mut k_lines, mut n_lines) = (vec![c.tensor.cols], vec![], vec![]);
+    if a.transposed { &mut k_lines } else { &mut m_lines }.push(a.tensor.cols);
+    if b.transposed { &mut n_lines } else { &mut k_lines }.push(b.tensor.cols);
+    // Without a term the product is zero, which still has to be written.
+    let k_blocks = if k == 0 { std::iter::once(0..0).collect() } else { blocks(x, k, &k_lines) };
+    for rows in blocks(x, m, &m_lines) {
+        for columns in blocks(x, n, &n_lines) {
+            for (i, terms) in k_blocks.iter().enumerate() {
+                let a_rows = if a.transposed { terms } else { &rows };
+                let b_rows = if b.transposed { &columns } else { terms };
+                // What is not stored as rows is a block of columns.
+                let a_column = a.columns.start + if a.transposed { rows.start } else { terms.start };
+                let b_column = b.columns.start + if b.transposed { terms.start } else { columns.start };
+                assert!(b_column.is_multiple_of(4), "only the left factor may begin between two vec4s");
+                let a_window = a.tensor.window(offset(a_rows, a.rows.start)).shifted(a_column);
+                let b_window = b.tensor.window(offset(b_rows, b.rows.start)).shifted(b_column);
+                let c_window = c.tensor.window(offset(&rows, c.first_row)).shifted(c.first_column + columns.start);
+                let bias = bias.filter(|_| i == 0).map(|t| t.whole().shifted(columns.start));
+                let tiles_n = columns.len().div_ceil(TILE);
+                let tiles = rows.len().div_ceil(TILE) * tiles_n;
+                let shifted_a = !a_column.is_multiple_of(4);
+                let constants = [a.transposed as u32, b.transposed as u32, shifted_a as u32];
+                let params = [
+                    rows.len() as u32,
+                    columns.len() as u32,
+                    terms.len() as u32,
+                    a_window.line,
+                    b_window.line,
+                    c_window.line,
+                    a_window.start,
+                    b_window.start,
+                    c_window.start,
+                    bias.map_or(0, |w| w.start),
+                    (c.add || i > 0) as u32,
+                    bias.is_some() as u32,
+                    tiles_n as u32,
+                    tiles as u32,
+                ];
+                let args = [
+                    Arg::Rows(a_window),
+                    Arg::Rows(b_window),
+                    bias.map_or(Arg::Nothing, Arg::Rows),
+                    Arg::Rows(c_window),
+                ];
+                let flops = 2.0 * rows.len() as f64 * columns.len() as f64 * terms.len() as f64;
+                x.run(&kernels::MATMUL, &constants, &args, &params, tiles, flops);
+            }
+        }
+    }
+}
+
+/// As [`Context::blocks`]; what no matrix stores as rows is one block.
+fn blocks(x: &Context, len: usize, lines: &[usize]) -> Vec<Range<usize>> {
+    match lines {
+        [] if len > 0 => std::iter::once(0..len).collect(),
+        _ => x.blocks(0..len, lines),
+    }
+}
+
+fn offset(range: &Range<usize>, by: usize) -> Range<usize> {
+    range.start + by..range.end + by
+}
