@@ -10,6 +10,7 @@ pub mod eval;
 pub mod fsio;
 pub mod grad;
 pub mod kernel;
+pub mod measure;
 pub mod method;
 pub mod model;
 pub mod ops;
