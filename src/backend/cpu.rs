@@ -6,8 +6,7 @@ use crate::kernel::{Real, elementwise, matmul};
 use crate::model::Activation;
 use crate::ops::clip::{self, ClipFunction};
 use crate::ops::{
-    self, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual, sample_norm,
-    token_stats,
+    self, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual, sample_norm, token_stats,
 };
 use crate::rng::DirectionStream;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};

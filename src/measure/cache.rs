@@ -121,10 +121,16 @@ mod tests {
         let run = |cache: &Cache, kind: &str, weights: &str, examples: &[Example]| {
             let mut calls = 0;
             let chunks = cache
-                .chunks(kind, weights, examples, |_| Ok(()), |chunk, _| {
-                    calls += 1;
-                    Ok(chunk.iter().map(|e| e.ids[0] as f32).collect())
-                })
+                .chunks(
+                    kind,
+                    weights,
+                    examples,
+                    |_| Ok(()),
+                    |chunk, _| {
+                        calls += 1;
+                        Ok(chunk.iter().map(|e| e.ids[0] as f32).collect())
+                    },
+                )
                 .unwrap();
             assert_eq!(chunks.concat(), examples.iter().map(|e| e.ids[0] as f32).collect::<Vec<_>>());
             calls

@@ -93,10 +93,10 @@ impl Method {
     ) -> Result<Self> {
         if name == "nonprivate" {
             let mut plain = NonPrivate::default();
-            plain.batch = changes.batch.unwrap_or(plain.batch).min(records as u64).max(1);
+            plain.batch = changes.batch.unwrap_or(plain.batch);
             plain.epochs = changes.epochs.unwrap_or(plain.epochs);
             plain.learning_rate = changes.learning_rate.unwrap_or(plain.learning_rate);
-            return Ok(Self::NonPrivate(plain));
+            return Self::NonPrivate(plain).sized(records);
         }
         let own = transcript.filter(|t| t.settings.method == name).map(|t| t.settings.clone());
         let mut settings = match (own, Grouping::of_method(name)) {
@@ -112,14 +112,26 @@ impl Method {
         settings.epsilon = changes.epsilon.unwrap_or(settings.epsilon);
         settings.epochs = changes.epochs.unwrap_or(settings.epochs);
         settings.learning_rate = changes.learning_rate.unwrap_or(settings.learning_rate);
-        settings.records = records as u64;
-        settings.batch = changes.batch.unwrap_or(settings.batch).min(records as u64).max(1);
-        let steps = mi::steps(settings.records, settings.batch, settings.epochs.into())?;
-        settings.steps = u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))?;
-        settings.sampling_rate = settings.batch as f64 / settings.records as f64;
-        settings.p = Settings::fire_probability(settings.epsilon, settings.groups.len() as u64, steps, settings.sampling_rate);
-        settings.check()?;
-        Ok(Self::Ferret(settings))
+        settings.batch = changes.batch.unwrap_or(settings.batch);
+        Self::Ferret(settings).sized(records)
+    }
+
+    /// The same for `records` records: as many epochs, batches as large as can be, the same budget.
+    pub fn sized(&self, records: usize) -> Result<Self> {
+        let n = records as u64;
+        let mut method = self.clone();
+        match &mut method {
+            Self::NonPrivate(plain) => plain.batch = plain.batch.min(n).max(1),
+            Self::Ferret(s) => {
+                (s.records, s.batch) = (n, s.batch.min(n).max(1));
+                let steps = mi::steps(n, s.batch, s.epochs.into())?;
+                s.steps = u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))?;
+                s.sampling_rate = s.batch as f64 / n as f64;
+                s.p = Settings::fire_probability(s.epsilon, s.groups.len() as u64, steps, s.sampling_rate);
+                s.check()?;
+            }
+        }
+        Ok(method)
     }
 }
 
@@ -160,17 +172,23 @@ pub struct Shadow {
     pub transcript: Option<Transcript>,
 }
 
-/// Train one shadow model on `records`, which must be as many as the method's settings say. `seed` decides samples and order.
-/// `go_on` is asked before every step and stops the work by an error.
-pub fn train_shadow<B: Backend>(
-    backend: B,
-    base: Weights,
-    base_sha256: &str,
-    method: &Method,
-    records: &[Example],
-    seed: u64,
-    mut go_on: impl FnMut() -> Result<()>,
-) -> Result<Shadow> {
+/// What a shadow model is made of.
+pub struct Task<'a> {
+    /// The model it begins at.
+    pub base: Weights,
+    /// SHA-256 of the base model's tensors.
+    pub base_sha256: &'a str,
+    /// How it is trained.
+    pub method: &'a Method,
+    /// What it learns from: as many records as the method's settings say.
+    pub records: &'a [Example],
+    /// Decides samples and order.
+    pub seed: u64,
+}
+
+/// Train one shadow model. `go_on` is asked before every step and stops the work by an error.
+pub fn train_shadow<B: Backend>(backend: B, task: Task, mut go_on: impl FnMut() -> Result<()>) -> Result<Shadow> {
+    let Task { base, base_sha256, method, records, seed } = task;
     let secret = Secret::insecure(seed);
     match method {
         Method::Ferret(settings) => {
@@ -262,46 +280,38 @@ impl Store {
         Ok(Self { dir: Some(dir.to_owned()) })
     }
 
-    /// The hash of everything that a shadow model depends on.
-    fn key(base_sha256: &str, method: &Method, records: &[Example], seed: u64) -> String {
-        let settings = serde_json::to_string(method).expect("plain values");
-        let mut hash = Sha256::new();
-        for part in ["shadow 1", base_sha256, &settings, &examples_sha256(records), &seed.to_string()] {
-            hash.update((part.len() as u64).to_le_bytes());
-            hash.update(part);
-        }
-        hex(hash)
-    }
-
     /// The model from the store, or [`train_shadow`] and keep it.
-    pub fn get<B: Backend>(
-        &self,
-        backend: B,
-        base: Weights,
-        base_sha256: &str,
-        method: &Method,
-        records: &[Example],
-        seed: u64,
-        go_on: impl FnMut() -> Result<()>,
-    ) -> Result<Weights> {
-        let Some(dir) = &self.dir else {
-            return Ok(train_shadow(backend, base, base_sha256, method, records, seed, go_on)?.weights);
-        };
-        let key = Self::key(base_sha256, method, records, seed);
+    pub fn get<B: Backend>(&self, backend: B, task: Task, go_on: impl FnMut() -> Result<()>) -> Result<Weights> {
+        let Some(dir) = &self.dir else { return Ok(train_shadow(backend, task, go_on)?.weights) };
+        let key = task.key();
         let (run, model) = (dir.join(format!("{key}.transcript.json")), dir.join(&key));
         if run.is_file() {
             let transcript = Transcript::from_json(&fsio::read_text(&run)?, &run)?;
-            return replay(base, &transcript, |_| ()).map_err(|e| Error::file(&run, e.to_string()));
+            return replay(task.base, &transcript, |_| ()).map_err(|e| Error::file(&run, e.to_string()));
         }
         if model.is_dir() {
             return Ok(checkpoint::load_folder(&model)?.weights);
         }
-        let shadow = train_shadow(backend, base, base_sha256, method, records, seed, go_on)?;
+        let shadow = train_shadow(backend, task, go_on)?;
         match &shadow.transcript {
             Some(transcript) => fsio::write(&run, transcript.to_json()?.as_bytes())?,
             None => checkpoint::save(&model, &shadow.weights, &SaveOptions::fresh(checkpoint::Dtype::F32))?,
         }
         Ok(shadow.weights)
+    }
+}
+
+impl Task<'_> {
+    /// The hash of everything that the model depends on.
+    fn key(&self) -> String {
+        let settings = serde_json::to_string(self.method).expect("plain values");
+        let mut hash = Sha256::new();
+        let (records, seed) = (examples_sha256(self.records), self.seed.to_string());
+        for part in ["shadow 1", self.base_sha256, &settings, &records, &seed] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hex(hash)
     }
 }
 

@@ -63,7 +63,13 @@ pub fn mean_log_probs(stats: &[TokenStats]) -> Vec<f64> {
 
 /// Each record's length after zlib: of the text of the tokens that count, or, without a tokenizer, of their ids in bytes.
 pub fn compressed_bytes(examples: &[Example], tokenizer: Option<&Tokenizer>, vocab: usize) -> Result<Vec<usize>> {
-    let width = if vocab <= 1 << 8 { 1 } else if vocab <= 1 << 16 { 2 } else { 4 };
+    let width = if vocab <= 1 << 8 {
+        1
+    } else if vocab <= 1 << 16 {
+        2
+    } else {
+        4
+    };
     examples
         .iter()
         .map(|example| {

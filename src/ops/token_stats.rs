@@ -94,7 +94,11 @@ mod tests {
                     t => by_definition(logits.row(i).as_slice().unwrap(), t as usize),
                 };
                 for (j, want) in want.into_iter().enumerate() {
-                    assert!((exact[[i, j]] - want).abs() < 1e-12, "row {i}, statistic {j}: {} not {want}", exact[[i, j]]);
+                    assert!(
+                        (exact[[i, j]] - want).abs() < 1e-12,
+                        "row {i}, statistic {j}: {} not {want}",
+                        exact[[i, j]]
+                    );
                     assert!((f64::from(single[[i, j]]) - want).abs() < 2e-5, "row {i}, statistic {j} in f32");
                 }
             }
@@ -103,7 +107,8 @@ mod tests {
 
     #[test]
     fn sharp_and_extreme_rows_stay_numbers() {
-        let logits = Array2::from_shape_vec((3, 3), vec![1e30f32, -1e30, 5e29, 7., 7., 7., 0., f32::NEG_INFINITY, -90.]);
+        let logits =
+            Array2::from_shape_vec((3, 3), vec![1e30f32, -1e30, 5e29, 7., 7., 7., 0., f32::NEG_INFINITY, -90.]);
         let mut stats = Array2::from_elem((3, 4), f32::NAN);
         forward(logits.unwrap().view(), &[0, 1, 0], stats.view_mut());
         assert!(stats.iter().all(|x| x.is_finite()), "{stats}");
