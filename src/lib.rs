@@ -49,6 +49,7 @@ pub mod eval;
 pub mod fsio;
 pub mod grad;
 pub mod kernel;
+pub mod measure;
 pub mod method;
 pub mod model;
 pub mod ops;

@@ -6,7 +6,7 @@ use crate::kernel::{Real, elementwise, matmul};
 use crate::model::Activation;
 use crate::ops::clip::{self, ClipFunction};
 use crate::ops::{
-    self, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual, sample_norm,
+    self, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual, sample_norm, token_stats,
 };
 use crate::rng::DirectionStream;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
@@ -426,5 +426,12 @@ impl<F: Real> Backend for Cpu<F> {
 
     fn drop_rows(&self, x: &mut Tensor<F>, segments: &Segments, factors: &Tensor<F>, first: usize) {
         clip::drop_rows(x.view_mut(), segments, &factors.as_slice()[first..][..segments.len()]);
+    }
+
+    // Audits.
+
+    fn token_stats(&self, logits: &Tensor<F>, targets: &[u32], stats: &mut Tensor<F>, first: usize) {
+        let rows = stats.array.slice_mut(s![first..first + targets.len(), ..]);
+        token_stats::forward(logits.view(), targets, rows);
     }
 }

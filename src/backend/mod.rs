@@ -209,4 +209,9 @@ pub trait Backend: Send + Sync {
     fn scale_rows(&self, x: &mut Self::Tensor, segments: &Segments, factors: &Self::Tensor, first: usize);
     /// [`crate::ops::clip::drop_rows`] with rows `first..` of `factors`.
     fn drop_rows(&self, x: &mut Self::Tensor, segments: &Segments, factors: &Self::Tensor, first: usize);
+
+    // Audits.
+
+    /// [`crate::ops::token_stats::forward`], into rows `first..` of `stats` (N x 4).
+    fn token_stats(&self, logits: &Self::Tensor, targets: &[u32], stats: &mut Self::Tensor, first: usize);
 }

@@ -1,6 +1,7 @@
 //! The program: one file a verb. Each verb has its arguments and a `run`.
 
 pub mod account;
+pub mod audit;
 pub mod common;
 pub mod devices;
 pub mod eval;
@@ -41,6 +42,7 @@ enum Command {
     Verify(verify::Args),
     Plan(plan::Args),
     Account(account::Args),
+    Audit(Box<audit::Args>),
 }
 
 /// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
@@ -83,6 +85,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Verify(args) => verify::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Account(args) => account::run(args),
+            Command::Audit(args) => audit::run(*args),
         },
     }
 }

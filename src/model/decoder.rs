@@ -76,14 +76,31 @@ impl<B: Backend> Decoder<B> {
     /// Each row's loss (N x 1), keeping nothing.
     pub fn losses(&self, batch: &Batch) -> B::Tensor {
         let b = &self.backend;
-        let (h, ..) = self.trunk(batch, self.config.layers, |_| false);
         let mut losses = b.zeros(batch.rows(), 1);
+        self.over_logits(batch, |logits, rows| {
+            b.cross_entropy(logits, &batch.targets[rows.clone()], &mut losses, rows.start);
+        });
+        losses
+    }
+
+    /// Each row's statistics for audits (N x 4, see [`crate::ops::token_stats`]), keeping nothing.
+    pub fn token_stats(&self, batch: &Batch) -> B::Tensor {
+        let b = &self.backend;
+        let mut stats = b.zeros(batch.rows(), crate::ops::token_stats::COLUMNS);
+        self.over_logits(batch, |logits, rows| {
+            b.token_stats(logits, &batch.targets[rows.clone()], &mut stats, rows.start);
+        });
+        stats
+    }
+
+    /// Forward, handing out the logits of a few samples at a time with the rows they belong to.
+    fn over_logits(&self, batch: &Batch, mut f: impl FnMut(&B::Tensor, std::ops::Range<usize>)) {
+        let b = &self.backend;
+        let (h, ..) = self.trunk(batch, self.config.layers, |_| false);
         for samples in batch.segments.chunks(HEAD_ROWS) {
             let rows = row_range(&batch.segments, &samples);
-            let logits = b.head(&b.rows(&h, rows.clone()), self.param(self.layout.head));
-            b.cross_entropy(&logits, &batch.targets[rows.clone()], &mut losses, rows.start);
+            f(&b.head(&b.rows(&h, rows.clone()), self.param(self.layout.head)), rows);
         }
-        losses
     }
 
     /// The logits of rows `rows` (all rows of a batch are V numbers each: ask for few).

@@ -13,6 +13,7 @@ pub mod norm;
 pub mod residual;
 pub mod sample_norm;
 pub mod segments;
+pub mod token_stats;
 
 pub use segments::Segments;
 

@@ -1,0 +1,122 @@
+//! What the audited model's training charged for: from flags, or from the statement and transcript beside it.
+
+use super::pair::{self, Pair};
+use crate::audit::bound::{Bound, Charge, Design, Neighbours};
+use crate::error::{Error, Result};
+use crate::method::ferret::{Payload, Transcript};
+use crate::privacy::guarantee::Guarantee;
+use crate::privacy::statement::{Released, Statement};
+
+/// How membership was decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Membership {
+    /// A fair coin for every candidate
+    CoinFlip,
+    /// A random subset of fixed size
+    RandomSubset,
+    /// Given from outside: no bound applies
+    Given,
+}
+
+impl From<Membership> for Design {
+    fn from(membership: Membership) -> Self {
+        match membership {
+            Membership::CoinFlip => Design::CoinFlip,
+            Membership::RandomSubset => Design::RandomSubset,
+            Membership::Given => Design::Given,
+        }
+    }
+}
+
+/// What was charged for.
+#[derive(clap::Args, Debug)]
+pub(super) struct ChargeArgs {
+    /// The model was charged for K released bits [default: what privacy.json and transcript.json in --tuned say]
+    #[arg(long, value_name = "K", conflicts_with = "dp_epsilon", help_heading = "Bound")]
+    bits: Option<u64>,
+    /// The model was charged for (E, delta)-differential privacy
+    #[arg(long, value_name = "E", help_heading = "Bound")]
+    dp_epsilon: Option<f64>,
+    /// The delta of --dp-epsilon
+    #[arg(long, default_value_t = 1e-5, help_heading = "Bound")]
+    delta: f64,
+}
+
+/// The charges that hold for a model, and its run's transcript where there is one.
+pub(super) struct Found {
+    pub charges: Vec<Charge>,
+    pub transcript: Option<Transcript>,
+}
+
+impl ChargeArgs {
+    /// Flags win over files.
+    pub fn find(&self, pair: &Pair) -> Result<Found> {
+        // What flags charge may be about a model that its transcript does not fit.
+        let own = |charge: Charge| {
+            let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
+            Ok(Found { charges: vec![charge], transcript })
+        };
+        if let Some(bits) = self.bits {
+            return own(Charge::Bits(bits));
+        }
+        if let Some(eps) = self.dp_epsilon {
+            if !(eps >= 0.0 && eps.is_finite() && (0.0..1.0).contains(&self.delta)) {
+                return Err(Error::usage(format!(
+                    "--dp-epsilon {eps} --delta {}: an epsilon of at least 0 and a delta from 0 to below 1 are expected",
+                    self.delta
+                )));
+            }
+            return own(Charge::EpsDelta { eps, delta: self.delta, neighbours: Neighbours::AddRemove });
+        }
+        let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256)?;
+        let statement = pair::statement_of(&pair.tuned)?;
+        Ok(Found { charges: charges(transcript.as_ref(), statement.as_ref()), transcript })
+    }
+}
+
+/// Every bound that files promise: the bits as they were released, and each (eps, delta) that the statement claims.
+fn charges(transcript: Option<&Transcript>, statement: Option<&Statement>) -> Vec<Charge> {
+    let mut charges = Vec::new();
+    match (transcript, statement.map(|s| &s.released)) {
+        // K bits tell at most K bits about the coins, whoever knew the samples and whatever was flipped.
+        (Some(t), _) if t.settings.payload == Payload::Sign => {
+            if let crate::method::ferret::Releases::Bits(bits) = &t.releases {
+                charges.push(Charge::Bits(bits.len() as u64));
+            }
+        }
+        (None, Some(Released::Bits { count, .. } | Released::FlippedBits { count, .. })) => {
+            charges.push(Charge::Bits(*count));
+        }
+        _ => {}
+    }
+    for claim in statement.into_iter().flat_map(|s| &s.claims).filter(|c| c.of == "spent") {
+        if let Guarantee::EpsDelta { eps, delta, .. } = claim.guarantee {
+            charges.push(Charge::EpsDelta { eps, delta, neighbours: Neighbours::AddRemove });
+        }
+    }
+    charges
+}
+
+impl Found {
+    /// The charge with the tightest bound on the advantage; no guarantee where nothing is promised.
+    pub fn tightest(&self, design: Design, candidates: (u64, u64)) -> Charge {
+        // Where no bound applies all are equal, and the first says best what was charged.
+        let advantage = |c: &Charge| Bound::new(c, design, candidates.0, candidates.1).advantage();
+        let best = self.charges.iter().reduce(|a, b| if advantage(b) < advantage(a) { b } else { a });
+        best.cloned().unwrap_or(Charge::NonPrivate)
+    }
+
+    /// The accountant's smallest (eps, delta) with eps above 0, where there is one.
+    pub fn eps_delta(&self) -> Option<(f64, f64)> {
+        let pairs = self.charges.iter().filter_map(|c| match c {
+            Charge::EpsDelta { eps, delta, .. } if *eps > 0.0 || *delta == 0.0 => Some((*eps, *delta)),
+            _ => None,
+        });
+        pairs.reduce(|a, b| if b.0 < a.0 { b } else { a })
+    }
+
+    /// Realised bits, where they were charged for.
+    pub fn bits(&self) -> Option<u64> {
+        self.charges.iter().find_map(|c| if let Charge::Bits(bits) = c { Some(*bits) } else { None })
+    }
+}

@@ -1,0 +1,89 @@
+//! `ferret audit plant`: secrets put into a file of records, to be looked for after training.
+
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::measure::canary::Planting;
+use serde_json::json;
+use std::path::PathBuf;
+
+/// Put seeded secrets into a file of records, at stated frequencies or by coin flips.
+///
+/// Train on the new file, then look for the secrets with `ferret audit canaries`.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  ferret audit plant --data records.jsonl --format \"The code of unit {n} is ######.\" --frequencies 0,1,4,16 --each 10 \\
+    --out planted.jsonl --canaries canaries.json
+  ferret audit plant --data records.jsonl --format \"Key @@@@@@@@\" --coin-flip 500 --out planted.jsonl --canaries canaries.json")]
+pub(super) struct Args {
+    /// Records, a JSON object a line; they are kept as they are
+    #[arg(long, value_name = "FILE")]
+    data: PathBuf,
+    /// A secret's sentence: # is a random digit, @ a random letter, {n} the canary's number (which gives each its own prompt), \# a #
+    #[arg(long, value_name = "SENTENCE")]
+    format: String,
+    /// How often secrets are inserted, one group of secrets a number; 0 is a control that is never inserted
+    #[arg(long, value_name = "N,..", value_delimiter = ',', required_unless_present = "coin_flip")]
+    frequencies: Vec<u32>,
+    /// Secrets at each frequency
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    each: usize,
+    /// In place of frequencies: M secrets, each inserted once or not at all by a fair coin, for the one-run audit of epsilon
+    #[arg(long, value_name = "M", conflicts_with = "frequencies")]
+    coin_flip: Option<usize>,
+    /// Seed of secrets, places and coins
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// The records with the secrets among them
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// The list of secrets, for whoever audits
+    #[arg(long, value_name = "FILE")]
+    canaries: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: Args) -> Result<()> {
+    for path in [&args.out, &args.canaries] {
+        if path.exists() {
+            return Err(Error::file(path, "exists, and nothing is overwritten: choose another name"));
+        }
+    }
+    if args.frequencies.iter().any(|&f| f > 100_000) || args.each > 1_000_000 {
+        return Err(Error::usage("--frequencies up to 100000 and --each up to 1000000 are expected"));
+    }
+    let planting = match args.coin_flip {
+        Some(count) => Planting::by_coins(&args.format, count, args.seed)?,
+        None => Planting::at_frequencies(&args.format, &args.frequencies, args.each, args.seed)?,
+    };
+    let text = fsio::read_text(&args.data)?;
+    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+    if let Some(at) = lines.iter().position(|l| !l.trim_start_matches('\u{FEFF}').trim_start().starts_with('{')) {
+        return Err(Error::file(
+            &args.data,
+            format!("record {} is no JSON object, and one a line is expected", at + 1),
+        ));
+    }
+    if lines.is_empty() {
+        return Err(Error::file(&args.data, "is empty: there are no records to hide secrets among"));
+    }
+    let planted = planting.insert(&lines);
+    let inserted = planted.len() - lines.len();
+    fsio::write(&args.out, (planted.join("\n") + "\n").as_bytes())?;
+    let list = serde_json::to_string_pretty(&planting).expect("plain values") + "\n";
+    fsio::write_private(&args.canaries, list.as_bytes())?;
+    let (out, canaries) = (args.out.display(), args.canaries.display());
+    if args.json {
+        let summary = json!({
+            "records": lines.len(), "canaries": planting.canaries.len(), "inserted": inserted, "out": args.out,
+            "list": args.canaries,
+        });
+        return fsio::print(&format!("{summary}\n"));
+    }
+    fsio::print(&format!(
+        "{out}: {} records with {inserted} lines of {} canaries among them; the secrets are in {canaries}\n",
+        lines.len(),
+        planting.canaries.len()
+    ))
+}

@@ -1,0 +1,232 @@
+//! Shadow models of a membership audit: who is trained on what, and what they say.
+
+use super::pair::{Bar, OnDecoder, Pair, go_on, with_decoder};
+use crate::audit::stats::Seeded;
+use crate::backend::Backend;
+use crate::cli::common::{Compute, Job};
+use crate::data::{Example, Loss};
+use crate::error::{Error, Result};
+use crate::measure::attacks::ShadowScores;
+use crate::measure::shadow::{Changes, Method, Store, Task, halves, in_parallel, subsets};
+use crate::measure::{Cache, mean_log_probs, token_stats};
+use crate::method::ferret::Transcript;
+use crate::model::{Decoder, Weights, checkpoint, memory};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// LiRA and RMIA.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Shadow models (LiRA, RMIA)")]
+pub(super) struct ShadowArgs {
+    /// Train K shadow models. Online (without --shadow-data, or with --shadow-online): on random halves of all candidates, so that
+    /// each is in half of the models
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    shadows: usize,
+    /// Records of the same source that are no candidates: shadow models are trained on them, and a fifth is RMIA's population
+    #[arg(long, value_name = "FILE", requires = "shadows")]
+    shadow_data: Option<PathBuf>,
+    /// With --shadow-data: train on the candidates too, as the strongest attack does
+    #[arg(long, requires = "shadow_data")]
+    shadow_online: bool,
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2 or nonprivate [default: the audited run's own method and
+    /// settings where a transcript is there, else nonprivate]
+    #[arg(long, value_name = "METHOD")]
+    shadow_method: Option<String>,
+    /// FERRET's budget in nats [default: the audited run's, else 0.5]
+    #[arg(long, value_name = "NATS")]
+    shadow_epsilon: Option<f64>,
+    /// Passes over the records [default: the audited run's, else 1]
+    #[arg(long, value_name = "N")]
+    shadow_epochs: Option<u32>,
+    /// Expected batch size [default: the audited run's, else 50]
+    #[arg(long, value_name = "N")]
+    shadow_batch: Option<u64>,
+    /// Peak learning rate [default: the audited run's, else the paper's]
+    #[arg(long, value_name = "RATE")]
+    shadow_learning_rate: Option<f64>,
+    /// Seed of who is trained on what
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    shadow_seed: u64,
+    /// Shadow models trained at once [default: as many as threads, if their memory stays below 2 GiB; else one, with all threads]
+    #[arg(long, value_name = "N")]
+    shadow_jobs: Option<usize>,
+    /// A folder that keeps shadow models by the hash of their settings and records
+    #[arg(long, value_name = "FOLDER")]
+    shadow_cache: Option<PathBuf>,
+}
+
+/// What will be trained.
+pub(super) struct Plan {
+    method: Method,
+    /// Candidates (members, then non-members) and the rest of the shadow data.
+    pool: Vec<Example>,
+    /// `[shadow][pool record]`.
+    trained: Vec<Vec<bool>>,
+    /// RMIA's population.
+    pub population: Vec<Example>,
+    jobs: usize,
+    store: Store,
+    seed: u64,
+    online: bool,
+}
+
+impl ShadowArgs {
+    /// The plan, or none where no shadow models are asked for.
+    pub fn plan(
+        &self,
+        pair: &mut Pair,
+        inside: &[Example],
+        outside: &[Example],
+        loss: Loss,
+        transcript: Option<&Transcript>,
+    ) -> Result<Option<Plan>> {
+        if self.shadows == 0 {
+            return Ok(None);
+        }
+        if self.shadows < 2 {
+            return Err(Error::usage(
+                "--shadows 1: a spread needs at least 2 shadow models, and 16 or more say something",
+            ));
+        }
+        let online = self.shadow_data.is_none() || self.shadow_online;
+        let mut pool: Vec<Example> = if online { [inside, outside].concat() } else { Vec::new() };
+        let mut population = Vec::new();
+        if let Some(path) = &self.shadow_data {
+            let mut rest = pair.records(path, loss)?;
+            let known: std::collections::HashSet<&[u32]> = inside.iter().chain(outside).map(|e| &e.ids[..]).collect();
+            let before = rest.len();
+            rest.retain(|e| !known.contains(&e.ids[..]));
+            if rest.len() < before {
+                let note =
+                    format!("{}: {} records are candidates and were left out", path.display(), before - rest.len());
+                pair.notes.push(note);
+            }
+            Seeded::new(self.shadow_seed ^ 0x706f_7075).shuffle(&mut rest);
+            population = rest.split_off(rest.len() - rest.len() / 5);
+            pool.extend(rest);
+        } else {
+            pair.notes
+                .push("RMIA needs a population that no model was trained on: give --shadow-data to have it".into());
+        }
+        if pool.len() < 4 {
+            return Err(Error::usage(format!(
+                "{} records to train shadow models on: at least 4 are needed",
+                pool.len()
+            )));
+        }
+        let trained = match (online, transcript) {
+            (false, Some(t)) => {
+                // Like the audited run where there are enough records, yet different from each other.
+                let size = (t.settings.records as usize).min(pool.len().div_ceil(2));
+                subsets(pool.len(), size, self.shadows, self.shadow_seed)
+            }
+            _ => halves(pool.len(), self.shadows, self.shadow_seed),
+        };
+        let name = match (&self.shadow_method, transcript) {
+            (Some(name), _) => name.clone(),
+            (None, Some(t)) => t.settings.method.clone(),
+            (None, None) => "nonprivate".into(),
+        };
+        let changes = Changes {
+            epsilon: self.shadow_epsilon,
+            batch: self.shadow_batch,
+            epochs: self.shadow_epochs,
+            learning_rate: self.shadow_learning_rate,
+        };
+        let size = trained[0].iter().filter(|&&t| t).count();
+        let method = Method::named(&name, &pair.base.weights.layout, transcript, changes, size)?;
+        let store = self.shadow_cache.as_deref().map_or_else(|| Ok(Store::none()), Store::at)?;
+        let jobs = self.shadow_jobs.unwrap_or_else(|| {
+            let longest = pool.iter().map(|e| e.ids.len()).max().unwrap_or(1);
+            let needs = memory::estimate(&pair.base.weights.config, 8, longest);
+            let each = needs.iter().find(|n| n.kind == "non-private, adamw").map_or(u64::MAX, |n| n.total());
+            let threads = rayon::current_num_threads();
+            if each.saturating_mul(threads as u64) <= 2 << 30 { threads } else { 1 }
+        });
+        let plan = Plan { method, pool, trained, population, jobs, store, seed: self.shadow_seed, online };
+        Ok(Some(plan))
+    }
+}
+
+impl Plan {
+    /// For the report.
+    pub fn describe(&self) -> Value {
+        json!({
+            "count": self.trained.len(), "online": self.online, "method": self.method, "pool": self.pool.len(),
+            "trained_on": self.trained[0].iter().filter(|&&t| t).count(), "population": self.population.len(),
+        })
+    }
+}
+
+/// Train or fetch every shadow model and score `all` (candidates, then population) by it.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn scores(
+    plan: &Plan,
+    pair: &Pair,
+    base: Weights,
+    all: &[Example],
+    candidates: usize,
+    members: usize,
+    target: Vec<f64>,
+    cache: &Cache,
+    compute: &Compute,
+    quiet: bool,
+) -> Result<ShadowScores> {
+    let bar = Bar::new(plan.trained.len(), "shadow models", quiet);
+    let scored = in_parallel(plan.trained.len(), plan.jobs, |shadow| {
+        go_on()?;
+        let chosen = plan.pool.iter().zip(&plan.trained[shadow]).filter(|(_, t)| **t).map(|(e, _)| e.clone());
+        let records: Vec<Example> = chosen.collect();
+        // Settings name the number of records; of an odd pool every other half has one less.
+        let method = plan.method.sized(records.len())?;
+        let task = Task {
+            base: base.clone(),
+            base_sha256: &pair.base_sha256,
+            method: &method,
+            records: &records,
+            seed: plan.seed.wrapping_add(shadow as u64 + 1),
+        };
+        let weights = compute.run(Train { store: &plan.store, task })?;
+        let hash = checkpoint::tensors_sha256(&weights);
+        let scores = with_decoder(compute, weights, Say { hash: &hash, all, cache })?;
+        bar.step(1)?;
+        Ok(scores)
+    })?;
+    let cut = |row: &Vec<f64>| row[..candidates].to_vec();
+    let in_pool = |set: &Vec<bool>| if plan.online { set[..candidates].to_vec() } else { vec![false; candidates] };
+    Ok(ShadowScores {
+        shadows: scored.iter().map(cut).collect(),
+        trained: plan.trained.iter().map(in_pool).collect(),
+        population: target[candidates..].to_vec(),
+        population_shadows: scored.iter().map(|row| row[candidates..].to_vec()).collect(),
+        target: target[..candidates].to_vec(),
+        members,
+    })
+}
+
+struct Train<'a> {
+    store: &'a Store,
+    task: Task<'a>,
+}
+
+impl Job for Train<'_> {
+    type Output = Weights;
+
+    fn run<B: Backend>(self, backend: B) -> Result<Weights> {
+        self.store.get(backend, self.task, go_on)
+    }
+}
+
+struct Say<'a> {
+    hash: &'a str,
+    all: &'a [Example],
+    cache: &'a Cache,
+}
+
+impl OnDecoder for Say<'_> {
+    type Output = Vec<f64>;
+
+    fn run<B: Backend>(self, decoder: &Decoder<B>) -> Result<Vec<f64>> {
+        Ok(mean_log_probs(&token_stats(decoder, self.hash, self.all, self.cache, |_| go_on())?))
+    }
+}

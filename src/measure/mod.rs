@@ -1,0 +1,22 @@
+//! From a decoder and records to the numbers that [`crate::audit`] judges.
+//!
+//! [`tokens`] and [`norms`] score records, batched and ragged, at the rate of [`crate::eval`], and keep what they computed in a
+//! [`Cache`] by the hash of weights and data, so that a killed audit goes on where it was. [`attacks`] makes attacks of the scores,
+//! [`shadow`] trains the models that LiRA and RMIA compare with, [`canary`] plants secrets and looks for them, [`leakage()`] takes
+//! FERRET's bits apart record by record.
+//!
+//! Whoever audits holds the records: nothing here is a release.
+
+pub mod attacks;
+mod cache;
+pub mod canary;
+mod leakage;
+pub mod norms;
+pub mod shadow;
+pub mod tokens;
+
+pub use attacks::{Scored, shadow_attacks, threshold_attacks};
+pub use cache::Cache;
+pub use leakage::{Reading, leakage};
+pub use norms::gradient_norms;
+pub use tokens::{compressed_bytes, mean_log_probs, token_stats};
