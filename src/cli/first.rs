@@ -1,0 +1,62 @@
+//! `ferret` without a verb: the embedded world, every method, one table and one page.
+
+use super::common::progress;
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::study::html::{self, Page};
+use crate::study::{first, table, world::World};
+use std::path::Path;
+use std::time::Instant;
+
+const REPORT: &str = "ferret-report";
+
+/// Run the job.
+pub fn run() -> Result<()> {
+    let begun = Instant::now();
+    let options = first::Options::default();
+    let world = World::embedded(options.seed, options.candidates, 0)?;
+    let (members, nonmembers) = (world.members.len(), world.nonmembers.len());
+    eprintln!(
+        "Fine-tuning the embedded model ({} parameters) on {members} invented records, by seven ways; then asking each result which \
+         of {} records it has seen.",
+        world.base.weights.layout.scalars(),
+        2 * options.audited.min(members).min(nonmembers)
+    );
+    let bar = progress(1000, "", false);
+    let outcomes = first::run(
+        &world,
+        &options,
+        |name, share| {
+            bar.set_prefix(name.to_owned());
+            bar.set_position((share * 1000.0) as u64);
+        },
+        |o| bar.suspend(|| eprintln!("  {:<30} test perplexity {:>8.2}, AUC {:.3}", o.name, o.test_loss.exp(), o.attack.auc)),
+    )?;
+    bar.finish_and_clear();
+    fsio::print(&table::text(&outcomes))?;
+    let page = Page {
+        title: "ferret: private fine-tuning, side by side".into(),
+        intro: vec![
+            format!(
+                "A GPT-2-architecture model of {} parameters was fine-tuned on {members} invented instruction records by each method, \
+                 and attacked with them and {nonmembers} records that it never saw. Every candidate became a member by the toss of a coin.",
+                world.base.weights.layout.scalars()
+            ),
+            format!(
+                "FERRET's budget was {} nats of mutual information, DPSGD's (eps, delta) = ({}, {:e}); {} passes over the records. One seed: \
+                 differences between runs of the same arm are not shown here.",
+                options.nats, options.eps, options.delta, options.epochs
+            ),
+        ],
+        command: "cargo run --release".into(),
+    };
+    std::fs::create_dir_all(REPORT).map_err(|e| Error::io(REPORT, e))?;
+    let path = Path::new(REPORT).join("index.html");
+    fsio::write(&path, html::render(&page, &outcomes).as_bytes())?;
+    fsio::print(&format!(
+        "\nThe page with pictures: {}  ({:.0} s in all)\nNext: ferret train --help for your own model and records, ferret plan for \
+         what a budget buys.\n",
+        path.display(),
+        begun.elapsed().as_secs_f64()
+    ))
+}
