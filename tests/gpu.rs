@@ -376,6 +376,33 @@ fn cross_entropies() {
 }
 
 #[test]
+fn statistics_of_tokens() {
+    for (n, v) in [(1, 1), (5, 40), (3, 5003), (30, 101), (0, 3)] {
+        let targets: Vec<u32> = (0..n as u32).map(|i| if i % 4 == 1 { IGNORE } else { i * 7919 % v as u32 }).collect();
+        parity!(
+            1e-5,
+            |b| {
+                let logits = b.upload(n, v, noise(n * v, 1).iter().map(|x| 3.0 * x).collect()).unwrap();
+                let mut stats = matrix(b, n + 3, 4, 2);
+                b.token_stats(&logits, &targets, &mut stats, 2);
+                vec![read(b, &stats)]
+            },
+            "{n} x {v}"
+        );
+    }
+    parity!(
+        1e-5,
+        |b| {
+            let logits = b.upload(2, 3, vec![1e30, -1e30, 5e29, -200.0, 0.0, -1e30]).unwrap();
+            let mut stats = b.zeros(2, 4);
+            b.token_stats(&logits, &[0, 1], &mut stats, 0);
+            vec![read(b, &stats)]
+        },
+        "sharp rows"
+    );
+}
+
+#[test]
 fn more_rows_than_workgroups_in_a_dimension() {
     let (n, c) = (70_001, 3);
     parity!(

@@ -42,7 +42,7 @@ kernels! {
     CROSS_ENTROPY = "cross_entropy" "forward" [1 read, 2 read, 3 write];
     CROSS_ENTROPY_BACKWARD = "cross_entropy" "backward" [2 read, 3 write, 4 read, 5 write];
     CROSS_ENTROPY_JVP = "cross_entropy" "jvp" [1 read, 2 read, 3 write, 6 read];
-    TOKEN_STATS = "cross_entropy" "stats" [1 read, 2 read, 3 write];
+    TOKEN_STATS = "token_stats" "forward" [1 read, 2 read, 3 write];
     COLUMNS = "reduce" "columns" [1 read, 2 write];
     ROW_DOTS = "reduce" "row_dots" [1 read, 3 read, 2 write];
     ATTENTION = "attention" "forward" [1 read, 2 read, 3 read, 4 read, 5 write, 6 write];

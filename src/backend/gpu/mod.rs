@@ -1,6 +1,6 @@
 //! The GPU: [`crate::ops`] in WGSL, through wgpu.
 //!
-//! Reading order: [`adapter`] opens a device; a [`Tensor`] is a matrix in a pooled buffer; `context` records dispatches of the
+//! Reading order: `adapter` opens a device; a [`Tensor`] is a matrix in a pooled buffer; `context` records dispatches of the
 //! `kernels` and moves data in and out; `matmul`, `attention` and `rows` say what each op dispatches. The shaders lie in
 //! `shaders/`, each with the stem of the file in `src/ops` that it mirrors.
 //!

@@ -414,4 +414,19 @@ impl Backend for Gpu {
     fn drop_rows(&self, x: &mut Tensor, segments: &Segments, factors: &Tensor, first: usize) {
         clip::clip_rows(&self.context, x, segments, factors, first, false);
     }
+
+    // Audits.
+
+    fn token_stats(&self, logits: &Tensor, targets: &[u32], stats: &mut Tensor, first: usize) {
+        assert_eq!(stats.cols, 4, "statistics a row");
+        for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
+            let from = logits.window(rows.clone());
+            let to = stats.window(first + rows.start..first + rows.end);
+            let params =
+                [rows.len() as u32, logits.cols as u32, from.line / 4, from.start, to.start, rows.start as u32];
+            let args = [Arg::Rows(from), Arg::Words(targets), Arg::Rows(to)];
+            let flops = 40.0 * (rows.len() * logits.cols) as f64;
+            self.context.run(&kernels::TOKEN_STATS, &[], &args, &params, rows.len(), flops);
+        }
+    }
 }
