@@ -485,7 +485,7 @@ fn broken_input_gets_one_sentence() {
         (change(8, "one.jsonl"), &["one.jsonl", "token to predict"]),
         (change(6, "beyond.jsonl"), &["beyond.jsonl", "outside the model's vocabulary"]),
         (more(&["--min-k", "0"]), &["--min-k"]),
-        (more(&["--dp-epsilon", "-1"]), &["--dp-epsilon"]),
+        (more(&["--dp-epsilon=-1"]), &["--dp-epsilon"]),
         (more(&["--candidates", "2,2"]), &["--candidates"]),
         (more(&["--shadows", "1"]), &["--shadows 1"]),
         (more(&["--shadows", "2", "--shadow-method", "magic"]), &["magic", "ferret-max"]),
