@@ -338,7 +338,11 @@ fn evaluate_before<B: Backend>(
 ) -> Result<Option<Value>> {
     let path = folder.state("eval-before.json");
     if trainer.next_step() > 0 {
-        return Ok(path.exists().then(|| fsio::read_text(&path)).transpose()?.and_then(|t| serde_json::from_str(&t).ok()));
+        return Ok(path
+            .exists()
+            .then(|| fsio::read_text(&path))
+            .transpose()?
+            .and_then(|t| serde_json::from_str(&t).ok()));
     }
     let before = evaluate(trainer.decoder(), held_out)?;
     if let Some(before) = &before {
@@ -367,7 +371,10 @@ fn claims(settings: &Settings, steps: u32, delta: f64) -> Result<Claims> {
         for accountant in [&Pld::default() as &dyn Accountant, &Rdp::default()] {
             let epsilon = match accountant.epsilon(&event, delta) {
                 Ok(bounds) if bounds.upper.is_finite() => Ok(bounds.upper),
-                Ok(_) => Err(format!("{} finds no finite epsilon at delta {delta}: the noise is too small", accountant.name())),
+                Ok(_) => Err(format!(
+                    "{} finds no finite epsilon at delta {delta}: the noise is too small",
+                    accountant.name()
+                )),
                 Err(Error::Privacy(why)) => Err(why),
                 Err(e) => return Err(e),
             };

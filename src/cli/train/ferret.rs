@@ -1,6 +1,8 @@
 //! Training by FERRET.
 
-use super::{Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, evaluate, text_tail, tiny, write_statement};
+use super::{
+    Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, evaluate, text_tail, tiny, write_statement,
+};
 use crate::backend::Backend;
 use crate::cli::common::{Job, progress};
 use crate::cli::interrupt;
@@ -144,13 +146,14 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
 fn release(args: &Args, settings: &Settings) -> Result<Release> {
     let f = &args.ferret;
     let fires = shared(&settings.fires(args.max_steps.unwrap_or(settings.steps)), settings.batch_per);
-    let calibrated = |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match args.dp_epsilon {
-        Some(eps) if fires.is_empty() => {
-            Err(Error::usage(format!("no group fires, so no {what} makes the run ({eps}, {})-DP", args.delta)))
-        }
-        Some(eps) => Ok(find(eps, args.delta, settings.sampling_rate, &fires)?.pld.upper),
-        None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
-    };
+    let calibrated =
+        |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match args.dp_epsilon {
+            Some(eps) if fires.is_empty() => {
+                Err(Error::usage(format!("no group fires, so no {what} makes the run ({eps}, {})-DP", args.delta)))
+            }
+            Some(eps) => Ok(find(eps, args.delta, settings.sampling_rate, &fires)?.pld.upper),
+            None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
+        };
     Ok(match f.release {
         ReleaseKind::Bit if f.flip.or(f.dither).or(args.dp_epsilon).is_some() => {
             return Err(Error::usage("--flip, --dither and --dp-epsilon belong to --release rr or gaussian"));

@@ -39,7 +39,13 @@ pub fn signs(x: &mut [f32], at: Address) {
         let mut ties = false;
         for x in x.iter_mut() {
             ties |= !(*x > 0.0 || *x < 0.0);
-            *x = if *x > 0.0 { 1.0 } else if *x < 0.0 { -1.0 } else { 0.0 };
+            *x = if *x > 0.0 {
+                1.0
+            } else if *x < 0.0 {
+                -1.0
+            } else {
+                0.0
+            };
         }
         if ties {
             let mut words = [0; BLOCK / 32];

@@ -148,8 +148,10 @@ impl<'a, B: Backend> Trainer<'a, B> {
             return Ok(());
         }
         let layout = held.decoder().layout.clone();
-        let moments: Vec<_> =
-            adamw.iter().flat_map(|a| layout.ids().map(|p| a.state(p).1.expect("every step moves every tensor"))).collect();
+        let moments: Vec<_> = adamw
+            .iter()
+            .flat_map(|a| layout.ids().map(|p| a.state(p).1.expect("every step moves every tensor")))
+            .collect();
         held.update(|_| false, |weights| state::save(root, *next, &layout, weights, &moments, memory.as_deref()))
     }
 

@@ -69,7 +69,10 @@ impl State {
         }
         let whole = |n: usize| n == 0 || n == layout.len();
         if !whole(moments.len()) || !whole(memory.len()) {
-            return Err(Error::file(file.path(), "lacks the moments or the memory of some tensors: is it of this run?"));
+            return Err(Error::file(
+                file.path(),
+                "lacks the moments or the memory of some tensors: is it of this run?",
+            ));
         }
         Ok(Some(Self { step, moments, memory: (!memory.is_empty()).then_some(memory) }))
     }
