@@ -1,4 +1,4 @@
-// Mirrors ops::cross_entropy, softmax cross-entropy of rows of logits, and ops::token_stats. One workgroup of 256 a row; the largest logit and the sum of
+// Mirrors ops::cross_entropy: softmax cross-entropy of rows of logits. One workgroup of 256 a row; the largest logit and the sum of
 // exponentials are found in one reading.
 
 struct Params {
@@ -183,54 +183,5 @@ fn jvp(
     let totals = sum_all(sums * exp_safe(largest - top), lane);
     if (lane == 0u) {
         losses[at] = totals.y / totals.x - logits_dot[tangent + target_id / 4u][target_id % 4u];
-    }
-}
-
-// Mirrors ops::token_stats::forward: [ln p(x), E ln p, sd ln p, max p] of a row; zeros where the target is ignored.
-@compute @workgroup_size(256)
-fn stats(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
-    if (row >= p.rows) {
-        return;
-    }
-    let target_id = targets[p.first + row];
-    let at = p.start_losses + 4u * row;
-    if (target_id == IGNORE) {
-        if (lane < 4u) {
-            losses[at + lane] = 0.0;
-        }
-        return;
-    }
-    let base = p.start_logits / 4u + row * p.line;
-    var largest = LOWEST;
-    for (var i = lane; i < p.line; i += 256u) {
-        largest = max(largest, max4(masked(logits[base + i], i)));
-    }
-    let top = max_all(largest, lane);
-    // Below -1e4 the exponential has long vanished; 0 times infinity would not be a number.
-    var sums = vec2<f32>(0.0);
-    for (var i = lane; i < p.line; i += 256u) {
-        let d = max(masked(logits[base + i], i) - top, vec4<f32>(-1e4));
-        let e = exp4(d);
-        sums += vec2<f32>(sum4(e), sum4(e * d));
-    }
-    let totals = sum_all(sums, lane);
-    let mean = totals.y / totals.x;
-    var squares = 0.0;
-    for (var i = lane; i < p.line; i += 256u) {
-        let d = max(masked(logits[base + i], i) - top, vec4<f32>(-1e4));
-        squares += sum4(exp4(d) * (d - mean) * (d - mean));
-    }
-    let variance = sum_all(vec2<f32>(squares, 0.0), lane).x / totals.x;
-    if (lane == 0u) {
-        let log_total = log_safe(totals.x);
-        losses[at] = (logits[base + target_id / 4u][target_id % 4u] - top) - log_total;
-        losses[at + 1u] = mean - log_total;
-        losses[at + 2u] = sqrt(variance);
-        losses[at + 3u] = 1.0 / totals.x;
     }
 }

@@ -2,7 +2,6 @@
 
 use super::attention::{self, Shape};
 use super::context::Arg;
-use super::kernels::Kernel;
 use super::matmul::{Factor, Target, matmul};
 use super::{Gpu, Tensor, clip, kernels, rows};
 use crate::backend::Backend;
@@ -16,26 +15,6 @@ use std::ops::Range;
 impl Gpu {
     fn matmul(&self, a: Factor, b: Factor, bias: Option<&Tensor>, c: Target) {
         matmul(&self.context, a, b, bias, c);
-    }
-
-    /// One of the kernels that read a row of logits and its target, and write a row of `out` from `first` on.
-    fn rows_of_logits(
-        &self,
-        kernel: &'static Kernel,
-        logits: &Tensor,
-        targets: &[u32],
-        out: &mut Tensor,
-        first: usize,
-    ) {
-        for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
-            let from = logits.window(rows.clone());
-            let to = out.window(first + rows.start..first + rows.end);
-            let params =
-                [rows.len() as u32, logits.cols as u32, from.line / 4, from.start, 0, to.start, rows.start as u32];
-            let args = [Arg::Rows(from), Arg::Words(targets), Arg::Rows(to)];
-            let flops = 10.0 * (rows.len() * logits.cols) as f64;
-            self.context.run(kernel, &[], &args, &params, rows.len(), flops);
-        }
     }
 }
 
@@ -160,11 +139,15 @@ impl Backend for Gpu {
     }
 
     fn cross_entropy(&self, logits: &Tensor, targets: &[u32], losses: &mut Tensor, first: usize) {
-        self.rows_of_logits(&kernels::CROSS_ENTROPY, logits, targets, losses, first);
-    }
-
-    fn token_stats(&self, logits: &Tensor, targets: &[u32], stats: &mut Tensor, first: usize) {
-        self.rows_of_logits(&kernels::TOKEN_STATS, logits, targets, stats, first);
+        for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
+            let from = logits.window(rows.clone());
+            let to = losses.window(first + rows.start..first + rows.end);
+            let params =
+                [rows.len() as u32, logits.cols as u32, from.line / 4, from.start, 0, to.start, rows.start as u32];
+            let args = [Arg::Rows(from), Arg::Words(targets), Arg::Rows(to)];
+            let flops = 10.0 * (rows.len() * logits.cols) as f64;
+            self.context.run(&kernels::CROSS_ENTROPY, &[], &args, &params, rows.len(), flops);
+        }
     }
 
     fn cross_entropy_backward(
