@@ -82,7 +82,7 @@ pub fn set_threads(threads: usize) -> Result<()> {
 /// Which model.
 #[derive(clap::Args, Debug, Clone)]
 pub struct ModelArg {
-    /// A folder in the Hugging Face layout, or a hub name such as openai-community/gpt2
+    /// `embedded`, a folder in the Hugging Face layout, or a hub name such as openai-community/gpt2
     #[arg(long, value_name = "FOLDER|NAME")]
     pub model: String,
 }
@@ -106,7 +106,7 @@ impl ModelArg {
 #[derive(clap::Args, Debug, Clone)]
 pub struct DataArg {
     /// Records: JSON lines with {"text"}, {"prompt","response"}, {"instruction","input","output"}, {"messages"} or
-    /// {"tokens"}; or plain text (.txt)
+    /// {"tokens"}; or plain text (.txt); or embedded:SPLIT:N, N of the program's own records (train, test, tuning, shadow-0 ..)
     #[arg(long, value_name = "FILE")]
     pub data: PathBuf,
     /// Which tokens of a record with a prompt count in the loss

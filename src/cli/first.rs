@@ -30,7 +30,11 @@ pub fn run() -> Result<()> {
             bar.set_prefix(name.to_owned());
             bar.set_position((share * 1000.0) as u64);
         },
-        |o| bar.suspend(|| eprintln!("  {:<30} test perplexity {:>8.2}, AUC {:.3}", o.name, o.test_loss.exp(), o.attack.auc)),
+        |o| {
+            bar.suspend(|| {
+                eprintln!("  {:<30} test perplexity {:>8.2}, AUC {:.3}", o.name, o.test_loss.exp(), o.attack.auc)
+            })
+        },
     )?;
     bar.finish_and_clear();
     fsio::print(&table::text(&outcomes))?;

@@ -5,6 +5,7 @@ pub mod audit;
 pub mod common;
 pub mod devices;
 pub mod eval;
+pub mod first;
 pub mod generate;
 pub mod grad;
 pub mod init;
@@ -14,6 +15,7 @@ pub mod plan;
 pub mod replay;
 pub mod train;
 pub mod verify;
+pub mod world;
 
 use crate::error::Result;
 use clap::{Parser, Subcommand};
@@ -42,6 +44,7 @@ enum Command {
     Verify(verify::Args),
     Plan(plan::Args),
     Account(account::Args),
+    World(world::Args),
     Audit(Box<audit::Args>),
 }
 
@@ -72,7 +75,7 @@ fn run(cli: Cli) -> Result<()> {
         common::set_threads(threads)?;
     }
     match cli.command {
-        None => Ok(()),
+        None => first::run(),
         Some(command) => match command {
             Command::Train(args) => train::run(*args),
             Command::Devices(args) => devices::run(args),
@@ -85,6 +88,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Verify(args) => verify::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Account(args) => account::run(args),
+            Command::World(args) => world::run(args),
             Command::Audit(args) => audit::run(*args),
         },
     }

@@ -5,6 +5,7 @@
 
 pub mod batches;
 pub mod records;
+pub mod synthetic;
 pub mod text;
 
 use crate::error::{Error, Result};
@@ -114,11 +115,16 @@ impl Dataset {
     }
 }
 
-/// Read `path`: JSON lines (`.jsonl`, `.ndjson`, `.json`; see [`records`]) or plain text (`.txt`, `.text`, `.raw`,
+/// Read `path`: `embedded` ([`synthetic::Request`]), JSON lines (`.jsonl`, `.ndjson`, `.json`; see [`records`]) or plain text (`.txt`, `.text`, `.raw`,
 /// `.md`; see [`text`]). Without a tokenizer, only records of tokens can be read.
 pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Dataset> {
     if options.context == 0 {
         return Err(Error::usage("a context of 0 tokens leaves nothing to learn from: give at least 2"));
+    }
+    if let Some(request) = path.to_str().and_then(synthetic::Request::parse) {
+        let (split, n) = request?;
+        let records = synthetic::private_records(synthetic::SEED, split, n)?;
+        return records::load(path, &synthetic::to_jsonl(&records), tokenizer, options);
     }
     let lines = match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
         Some("jsonl" | "ndjson" | "json") => true,

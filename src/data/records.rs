@@ -38,7 +38,8 @@ enum Record {
     Pieces(Vec<Piece>),
 }
 
-pub(super) fn load(
+/// Read the lines of `content`; `path` is for messages.
+pub(crate) fn load(
     path: &Path,
     content: &str,
     tokenizer: Option<&Tokenizer>,

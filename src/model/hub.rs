@@ -1,4 +1,4 @@
-//! From what `--model` says to a folder: a folder as it is, a hub name by way of the local Hugging Face cache or a
+//! From what `--model` says to a folder: a folder as it is, `embedded` as itself, a hub name by way of the local Hugging Face cache or a
 //! download.
 //!
 //! Environment: `HF_HUB_CACHE` or `HF_HOME`/hub (default `~/.cache/huggingface/hub`), `HF_ENDPOINT`, `HF_TOKEN` (or
@@ -8,6 +8,7 @@
 //! the cache's `.no_exist` folder, as Python's `huggingface_hub` does, so that they are asked for once.
 
 use super::checkpoint::{CONFIG, INDEX, TOKENIZER_FILES, WEIGHTS, shards};
+use super::embedded;
 use crate::error::{Error, Result};
 use hf_hub::api::Progress;
 use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
@@ -69,6 +70,9 @@ impl Settings {
 
 /// The folder that `path_or_name` means, with the files in it that are needed, as far as they exist.
 pub fn locate(path_or_name: &str, need: Need) -> Result<PathBuf> {
+    if path_or_name == embedded::NAME {
+        return Ok(embedded::folder());
+    }
     let path = Path::new(path_or_name);
     if path.is_dir() {
         return Ok(path.to_owned());

@@ -4,6 +4,7 @@ pub mod batch;
 pub mod checkpoint;
 pub mod config;
 pub mod decoder;
+pub mod embedded;
 pub mod family;
 pub mod generate;
 pub mod hub;

@@ -1,6 +1,7 @@
 //! Text to tokens and back: `tokenizer.json`, or GPT-2's older pair `vocab.json` and `merges.txt`.
 
 use super::config::Config;
+use super::embedded;
 use super::hub::{self, Need};
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -40,8 +41,11 @@ impl Tokenizer {
     /// The tokenizer in `folder`; none where there is none.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
         let [whole, vocab, merges] = ["tokenizer.json", "vocab.json", "merges.txt"].map(|n| folder.join(n));
+        if let Some(text) = embedded::text(&whole) {
+            return Self::from_text(&text, &whole).map(Some);
+        }
         if whole.exists() {
-            return Self::from_json(&whole).map(Some);
+            return Self::from_text(&fsio::read_text(&whole)?, &whole).map(Some);
         }
         match (vocab.exists(), merges.exists()) {
             (true, true) => Self::from_vocab_and_merges(&vocab, &merges).map(Some),
@@ -51,8 +55,8 @@ impl Tokenizer {
         }
     }
 
-    fn from_json(path: &Path) -> Result<Self> {
-        let text = fsio::read_text(path)?;
+    /// The tokenizer that the text of a `tokenizer.json` describes; `path` is for messages.
+    pub fn from_text(text: &str, path: &Path) -> Result<Self> {
         if text.trim().is_empty() {
             return Err(Error::file(path, "is empty, and a tokenizer is expected"));
         }

@@ -154,10 +154,8 @@ impl Arm {
         };
         let decoder = Decoder::new(Cpu::<f32>::new(), trained.weights)?;
         let (members, nonmembers) = measure.sides();
-        let (on_members, on_nonmembers) = (
-            eval::losses(&decoder, members, |_| ())?,
-            eval::losses(&decoder, nonmembers, |_| ())?,
-        );
+        let (on_members, on_nonmembers) =
+            (eval::losses(&decoder, members, |_| ())?, eval::losses(&decoder, nonmembers, |_| ())?);
         // A member's loss fell further below the base model's than a non-member's: larger means member.
         let score = |losses: &[eval::RecordLoss], base: &[f64]| -> Vec<f64> {
             losses.iter().zip(base).map(|(l, b)| b - l.mean().unwrap_or(0.0)).collect()

@@ -3,9 +3,9 @@
 use super::arm::{Arm, Measure, Outcome, Plan};
 use super::world::World;
 use crate::error::Result;
+use crate::method::dense;
 use crate::method::ferret::{self, BatchPer, Engine, Grouping, MaskKind, Payload, Release, Route};
 use crate::method::groups::{self, Groups};
-use crate::method::dense;
 use crate::model::Layout;
 use crate::optim::{Schedule, Silent};
 use crate::privacy::statement::Sampler;

@@ -101,16 +101,15 @@ fn plots(outcomes: &[Outcome]) -> String {
     }
     out += &curves.svg();
     let mut gap = BarChart::new("Perplexity", Axis::log("perplexity"), &["members", "non-members"]);
-    let mut leak = BarChart::new("Attack's advantage and its bound", Axis::linear("advantage").range(0.0, 1.0), &["advantage"]);
+    let mut leak =
+        BarChart::new("Attack's advantage and its bound", Axis::linear("advantage").range(0.0, 1.0), &["advantage"]);
     let mut cost = BarChart::new("Record gradients computed", Axis::log("gradients"), &["gradients"]);
     let bar = |value| Some(Bar { value, interval: None, bound: None });
     for o in outcomes {
         gap = gap.row(&o.name, vec![bar(o.train_loss.exp()), bar(o.test_loss.exp())]);
         let bound = o.bound.why_not().is_none().then(|| o.bound.advantage());
-        leak = leak.row(
-            &o.name,
-            vec![Some(Bar { value: o.attack.advantage, interval: Some(o.attack.advantage_ci), bound })],
-        );
+        leak = leak
+            .row(&o.name, vec![Some(Bar { value: o.attack.advantage, interval: Some(o.attack.advantage_ci), bound })]);
     }
     for o in trained() {
         cost = cost.row(&o.name, vec![bar(o.sample_gradients.max(1) as f64)]);

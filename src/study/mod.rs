@@ -1,3 +1,8 @@
 //! Grids of runs, tables, plots and the report.
 
+pub mod arm;
+pub mod first;
+pub mod html;
 pub mod plot;
+pub mod table;
+pub mod world;

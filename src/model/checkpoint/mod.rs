@@ -5,6 +5,7 @@ pub mod safetensors;
 
 use self::safetensors::{File, to_f32};
 use super::config::Config;
+use super::embedded;
 use super::family::gpt2::{self, TensorName};
 use super::hub::{self, Need};
 use super::layout::Layout;
@@ -79,6 +80,9 @@ pub fn read_config(path_or_name: &str) -> Result<Config> {
 
 fn config_of(folder: &Path) -> Result<(gpt2::Parsed, String)> {
     let path = folder.join(CONFIG);
+    if let Some(text) = embedded::text(&path) {
+        return Ok((gpt2::parse(&text, &path)?, text));
+    }
     if !path.exists() {
         let what =
             "has no config.json: a folder in the Hugging Face layout (config.json, model.safetensors) is expected";
@@ -134,6 +138,9 @@ fn read(file: &File, name: &str) -> Result<(Vec<f32>, Dtype)> {
 /// Open `model.safetensors`, or every shard that the index names.
 fn open_weights(folder: &Path) -> Result<Vec<File>> {
     let single = folder.join(WEIGHTS);
+    if let Some(bytes) = embedded::file(&single) {
+        return Ok(vec![File::embedded(&single, bytes)?]);
+    }
     if single.exists() {
         return Ok(vec![File::open(&single)?]);
     }
@@ -303,7 +310,9 @@ pub fn copy_tokenizer(from: &Path, to: &Path) -> Result<()> {
     let same = matches!((from.canonicalize(), to.canonicalize()), (Ok(a), Ok(b)) if a == b);
     for name in TOKENIZER_FILES {
         let source = from.join(name);
-        if !same && source.is_file() {
+        if let Some(bytes) = embedded::file(&source) {
+            fsio::write(&to.join(name), bytes)?;
+        } else if !same && source.is_file() {
             fsio::write(&to.join(name), &fsio::read_bytes(&source)?)?;
         }
     }

@@ -51,10 +51,27 @@ impl Dtype {
     }
 }
 
-/// A mapped, checked safetensors file.
+/// A mapped or embedded, checked safetensors file.
 pub struct File {
     path: PathBuf,
-    map: Mmap,
+    map: Bytes,
+}
+
+/// Where a file's bytes are.
+enum Bytes {
+    Mapped(Mmap),
+    Embedded(&'static [u8]),
+}
+
+impl std::ops::Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(map) => map,
+            Self::Embedded(bytes) => bytes,
+        }
+    }
 }
 
 impl File {
@@ -70,10 +87,18 @@ impl File {
         // mapped would kill this one with SIGBUS, as with every program that maps files; checkpoints are replaced by
         // rename, never rewritten in place.
         let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::io(path, e))?;
-        let this = Self { path: path.to_owned(), map };
-        this.check_size()?;
-        this.tensors()?;
-        Ok(this)
+        Self { path: path.to_owned(), map: Bytes::Mapped(map) }.checked()
+    }
+
+    /// A file that is part of the program.
+    pub fn embedded(path: &Path, bytes: &'static [u8]) -> Result<Self> {
+        Self { path: path.to_owned(), map: Bytes::Embedded(bytes) }.checked()
+    }
+
+    fn checked(self) -> Result<Self> {
+        self.check_size()?;
+        self.tensors()?;
+        Ok(self)
     }
 
     /// Where the file lies.
