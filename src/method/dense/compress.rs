@@ -38,7 +38,7 @@ pub fn signs(x: &mut [f32], at: Address) {
     x.par_chunks_mut(BLOCK).enumerate().for_each(|(i, x)| {
         let mut ties = false;
         for x in x.iter_mut() {
-            ties |= !(*x > 0.0 || *x < 0.0);
+            // What is not a number is a tie too.
             *x = if *x > 0.0 {
                 1.0
             } else if *x < 0.0 {
@@ -46,6 +46,7 @@ pub fn signs(x: &mut [f32], at: Address) {
             } else {
                 0.0
             };
+            ties |= *x == 0.0;
         }
         if ties {
             let mut words = [0; BLOCK / 32];
