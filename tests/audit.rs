@@ -10,7 +10,7 @@ use ferret::audit::score::RecordStats;
 use ferret::backend::{Backend, Cpu};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
-use ferret::measure::shadow::{Method, NonPrivate, Task, train_shadow};
+use ferret::measure::shadow::{Changes, Known, Method, Task, train_shadow};
 use ferret::measure::{Cache, gradient_norms, leakage, threshold_attacks, token_stats};
 use ferret::method::ferret::{
     BatchPer, Engine, Grouping, MaskKind, Payload, Release, Route, Run, Settings, Trainer, Transcript,
@@ -37,9 +37,9 @@ fn fresh(seed: u64) -> Weights {
 
 /// The base model trained on `records` until it knows them by heart.
 fn memorise(base: &Weights, records: &[Example], epochs: u32, batch: u64) -> Weights {
-    let plain = NonPrivate { batch, epochs, learning_rate: 5e-3, schedule: Schedule::Constant, weight_decay: 0.0 };
     let hash = checkpoint::tensors_sha256(base);
-    let method = Method::NonPrivate(plain);
+    let changes = Changes { batch: Some(batch), epochs: Some(epochs), learning_rate: Some(5e-3), ..Changes::default() };
+    let method = Method::named("nonprivate", &base.layout, Known::default(), changes, records.len()).unwrap();
     let task = Task { base: base.clone(), base_sha256: &hash, method: &method, records, seed: 1 };
     train_shadow(Cpu::<f32>::new(), task, || Ok(())).unwrap().weights
 }

@@ -3,6 +3,7 @@
 use super::pair::{self, Pair};
 use crate::audit::bound::{Bound, Charge, Design, Neighbours};
 use crate::error::{Error, Result};
+use crate::measure::shadow::Known;
 use crate::method::ferret::{Payload, Transcript};
 use crate::privacy::guarantee::Guarantee;
 use crate::privacy::statement::{Released, Statement};
@@ -42,10 +43,11 @@ pub(super) struct ChargeArgs {
     delta: f64,
 }
 
-/// The charges that hold for a model, and its run's transcript where there is one.
+/// The charges that hold for a model, and what its folder tells about its training.
 pub(super) struct Found {
     pub charges: Vec<Charge>,
     pub transcript: Option<Transcript>,
+    pub statement: Option<Statement>,
 }
 
 impl ChargeArgs {
@@ -54,7 +56,8 @@ impl ChargeArgs {
         // What flags charge may be about a model that its transcript does not fit.
         let own = |charge: Charge| {
             let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
-            Ok(Found { charges: vec![charge], transcript })
+            let statement = pair::statement_of(&pair.tuned).ok().flatten();
+            Ok(Found { charges: vec![charge], transcript, statement })
         };
         if let Some(bits) = self.bits {
             return own(Charge::Bits(bits));
@@ -70,7 +73,7 @@ impl ChargeArgs {
         }
         let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256)?;
         let statement = pair::statement_of(&pair.tuned)?;
-        Ok(Found { charges: charges(transcript.as_ref(), statement.as_ref()), transcript })
+        Ok(Found { charges: charges(transcript.as_ref(), statement.as_ref()), transcript, statement })
     }
 }
 
@@ -98,6 +101,11 @@ fn charges(transcript: Option<&Transcript>, statement: Option<&Statement>) -> Ve
 }
 
 impl Found {
+    /// For shadow models.
+    pub fn known(&self) -> Known<'_> {
+        Known { transcript: self.transcript.as_ref(), statement: self.statement.as_ref() }
+    }
+
     /// The charge with the tightest bound on the advantage; no guarantee where nothing is promised.
     pub fn tightest(&self, design: Design, candidates: (u64, u64)) -> Charge {
         // Where no bound applies all are equal, and the first says best what was charged.

@@ -107,7 +107,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         None => (inside.len() as u64, outside.len() as u64),
     };
-    let shadow_plan = args.shadows.plan(&mut pair, &inside, &outside, args.loss_on, found.transcript.as_ref())?;
+    let shadow_plan = args.shadows.plan(&mut pair, &inside, &outside, args.loss_on, found.known())?;
 
     // One list: members, non-members, and RMIA's population, each scored once under each model.
     let population = shadow_plan.as_ref().map_or(&[][..], |p| &p.population);

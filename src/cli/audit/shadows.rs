@@ -7,9 +7,8 @@ use crate::cli::common::{Compute, Job};
 use crate::data::{Example, Loss};
 use crate::error::{Error, Result};
 use crate::measure::attacks::ShadowScores;
-use crate::measure::shadow::{Changes, Method, Store, Task, halves, in_parallel, subsets};
+use crate::measure::shadow::{Changes, Known, Method, Store, Task, halves, in_parallel, subsets};
 use crate::measure::{Cache, mean_log_probs, token_stats};
-use crate::method::ferret::Transcript;
 use crate::model::{Decoder, Weights, checkpoint, memory};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -28,20 +27,23 @@ pub(super) struct ShadowArgs {
     /// With --shadow-data: train on the candidates too, as the strongest attack does
     #[arg(long, requires = "shadow_data")]
     shadow_online: bool,
-    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2 or nonprivate [default: the audited run's own method and
-    /// settings where a transcript is there, else nonprivate]
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, nonprivate, dpsgd, dp-signsgd, signsgd or qsgd [default: the
+    /// audited run's own method, with the settings that its transcript or statement tells, else nonprivate]
     #[arg(long, value_name = "METHOD")]
     shadow_method: Option<String>,
     /// FERRET's budget in nats [default: the audited run's, else 0.5]
     #[arg(long, value_name = "NATS")]
     shadow_epsilon: Option<f64>,
+    /// DPSGD's noise over its clipping bound [default: the audited run's]
+    #[arg(long, value_name = "SIGMA")]
+    shadow_noise_multiplier: Option<f64>,
     /// Passes over the records [default: the audited run's, else 1]
     #[arg(long, value_name = "N")]
     shadow_epochs: Option<u32>,
     /// Expected batch size [default: the audited run's, else 50]
     #[arg(long, value_name = "N")]
     shadow_batch: Option<u64>,
-    /// Peak learning rate [default: the audited run's, else the paper's]
+    /// Peak learning rate [default: the audited run's where a transcript tells it, else the paper's]
     #[arg(long, value_name = "RATE")]
     shadow_learning_rate: Option<f64>,
     /// Seed of who is trained on what
@@ -78,7 +80,7 @@ impl ShadowArgs {
         inside: &[Example],
         outside: &[Example],
         loss: Loss,
-        transcript: Option<&Transcript>,
+        known: Known,
     ) -> Result<Option<Plan>> {
         if self.shadows == 0 {
             return Ok(None);
@@ -114,27 +116,24 @@ impl ShadowArgs {
                 pool.len()
             )));
         }
-        let trained = match (online, transcript) {
-            (false, Some(t)) => {
+        let trained = match (online, known.records()) {
+            (false, Some(records)) => {
                 // Like the audited run where there are enough records, yet different from each other.
-                let size = (t.settings.records as usize).min(pool.len().div_ceil(2));
+                let size = (records as usize).min(pool.len().div_ceil(2));
                 subsets(pool.len(), size, self.shadows, self.shadow_seed)
             }
             _ => halves(pool.len(), self.shadows, self.shadow_seed),
         };
-        let name = match (&self.shadow_method, transcript) {
-            (Some(name), _) => name.clone(),
-            (None, Some(t)) => t.settings.method.clone(),
-            (None, None) => "nonprivate".into(),
-        };
+        let name = self.shadow_method.as_deref().or(known.method()).unwrap_or("nonprivate");
         let changes = Changes {
             epsilon: self.shadow_epsilon,
+            noise_multiplier: self.shadow_noise_multiplier,
             batch: self.shadow_batch,
             epochs: self.shadow_epochs,
             learning_rate: self.shadow_learning_rate,
         };
         let size = trained[0].iter().filter(|&&t| t).count();
-        let method = Method::named(&name, &pair.base.weights.layout, transcript, changes, size)?;
+        let method = Method::named(name, &pair.base.weights.layout, known, changes, size)?;
         let store = self.shadow_cache.as_deref().map_or_else(|| Ok(Store::none()), Store::at)?;
         let jobs = self.shadow_jobs.unwrap_or_else(|| {
             let longest = pool.iter().map(|e| e.ids.len()).max().unwrap_or(1);

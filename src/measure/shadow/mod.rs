@@ -3,25 +3,21 @@
 //! [`train_shadow`] trains one; [`Store`] keeps it under the hash of everything it depends on (base, method, seed, records), a FERRET
 //! run as its transcript of some kilobytes, any other as a checkpoint. Secret randomness is seeded: shadow models protect nobody.
 
+mod method;
+
+pub use method::{Changes, Known, Method};
+
 use super::cache::{examples_sha256, hex};
 use crate::audit::stats::Seeded;
 use crate::backend::Backend;
-use crate::data::{Example, batches};
+use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::grad::Sum;
-use crate::method::ferret::{
-    BatchPer, Engine, Grouping as Cut, MaskKind, Payload, Release, Route, Run, Settings, Trainer, Transcript, replay,
-};
-use crate::method::groups::{Grouping, Groups};
-use crate::method::{Held, Opening, Samples, Sensitive};
+use crate::method::ferret::{Payload, Run, Trainer, Transcript, replay};
+use crate::method::{Sensitive, dense};
+use crate::model::Weights;
 use crate::model::checkpoint::{self, SaveOptions};
-use crate::model::{Layout, Reduction, Weights};
-use crate::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
-use crate::privacy::mi;
-use crate::privacy::statement::Sampler;
-use crate::rng::{Direction, Secret};
-use serde::Serialize;
+use crate::rng::Secret;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -29,140 +25,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Records computed on at once.
 const MICRO_BATCH: usize = 8;
-
-/// How a shadow model is trained.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Method {
-    /// By FERRET. The public seed is the audited run's where there is one, as an adversary would choose.
-    Ferret(Settings),
-    /// By AdamW on the mean loss of shuffled batches.
-    NonPrivate(NonPrivate),
-}
-
-/// Settings of plain training.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct NonPrivate {
-    /// Records a batch.
-    pub batch: u64,
-    /// Passes over the records.
-    pub epochs: u32,
-    /// Peak learning rate.
-    pub learning_rate: f64,
-    /// The learning rate by step.
-    pub schedule: Schedule,
-    /// AdamW's weight decay.
-    pub weight_decay: f64,
-}
-
-impl Default for NonPrivate {
-    /// The paper's: batches of 50, one epoch, 1e-4 linear with a tenth of warm-up, decay 1e-3.
-    fn default() -> Self {
-        Self {
-            batch: 50,
-            epochs: 1,
-            learning_rate: 1e-4,
-            schedule: Schedule::Linear { warmup: 0.1 },
-            weight_decay: 1e-3,
-        }
-    }
-}
-
-/// What may be asked to differ from the audited run's settings or the defaults.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Changes {
-    /// FERRET's budget in nats.
-    pub epsilon: Option<f64>,
-    /// Expected batch size.
-    pub batch: Option<u64>,
-    /// Passes over the records.
-    pub epochs: Option<u32>,
-    /// Peak learning rate.
-    pub learning_rate: Option<f64>,
-}
-
-impl Method {
-    /// The method called `name` for models of `layout`, on `records` records. FERRET takes its settings from `transcript` where
-    /// there is one of the same method; else its budget is 0.5 nats unless `changes` says otherwise.
-    pub fn named(
-        name: &str,
-        layout: &Layout,
-        transcript: Option<&Transcript>,
-        changes: Changes,
-        records: usize,
-    ) -> Result<Self> {
-        if name == "nonprivate" {
-            let mut plain = NonPrivate::default();
-            plain.batch = changes.batch.unwrap_or(plain.batch);
-            plain.epochs = changes.epochs.unwrap_or(plain.epochs);
-            plain.learning_rate = changes.learning_rate.unwrap_or(plain.learning_rate);
-            return Self::NonPrivate(plain).sized(records);
-        }
-        let own = transcript.filter(|t| t.settings.method == name).map(|t| t.settings.clone());
-        let mut settings = match (own, Grouping::of_method(name)) {
-            (Some(settings), _) => settings,
-            (None, Some(grouping)) => paper(name, Cut::of(&Groups::new(layout, grouping)?.members)?),
-            (None, None) => {
-                return Err(Error::usage(format!(
-                    "shadow models cannot be trained by {name}: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, \
-                     nonprivate, or the method of the audited model's transcript"
-                )));
-            }
-        };
-        settings.epsilon = changes.epsilon.unwrap_or(settings.epsilon);
-        settings.epochs = changes.epochs.unwrap_or(settings.epochs);
-        settings.learning_rate = changes.learning_rate.unwrap_or(settings.learning_rate);
-        settings.batch = changes.batch.unwrap_or(settings.batch);
-        Self::Ferret(settings).sized(records)
-    }
-
-    /// The same for `records` records: as many epochs, batches as large as can be, the same budget.
-    pub fn sized(&self, records: usize) -> Result<Self> {
-        let n = records as u64;
-        let mut method = self.clone();
-        match &mut method {
-            Self::NonPrivate(plain) => plain.batch = plain.batch.min(n).max(1),
-            Self::Ferret(s) => {
-                (s.records, s.batch) = (n, s.batch.min(n).max(1));
-                let steps = mi::steps(n, s.batch, s.epochs.into())?;
-                s.steps = u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))?;
-                s.sampling_rate = s.batch as f64 / n as f64;
-                s.p = Settings::fire_probability(s.epsilon, s.groups.len() as u64, steps, s.sampling_rate);
-                s.check()?;
-            }
-        }
-        Ok(method)
-    }
-}
-
-/// The paper's settings; sizes are filled in by the caller.
-fn paper(name: &str, groups: Cut) -> Settings {
-    Settings {
-        method: name.into(),
-        groups,
-        epsilon: 0.5,
-        records: 1,
-        batch: 50,
-        epochs: 1,
-        steps: 1,
-        sampling_rate: 1.0,
-        p: 1.0,
-        mask: MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: Release::Bit,
-        payload: Payload::Sign,
-        clip: 1.0,
-        route: Route::Adamw,
-        silent: Silent::Zero,
-        learning_rate: 2e-4,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
-        sampler: Sampler::Poisson,
-        batch_per: BatchPer::Step,
-        engine: Engine::Backward,
-        seed: 0,
-    }
-}
 
 /// A trained shadow model.
 pub struct Shadow {
@@ -210,56 +72,18 @@ pub fn train_shadow<B: Backend>(backend: B, task: Task, mut go_on: impl FnMut() 
             // True gradients are in no transcript.
             Ok(Shadow { weights, transcript: (settings.payload == Payload::Sign).then_some(transcript) })
         }
-        Method::NonPrivate(plain) => {
-            let weights = train_plain(backend, base, plain, records, &secret, go_on)?;
-            Ok(Shadow { weights, transcript: None })
-        }
-    }
-}
-
-/// AdamW on the mean over a shuffled batch of each record's mean token loss.
-fn train_plain<B: Backend>(
-    backend: B,
-    base: Weights,
-    plain: &NonPrivate,
-    records: &[Example],
-    secret: &Secret,
-    mut go_on: impl FnMut() -> Result<()>,
-) -> Result<Weights> {
-    let opening = Opening::evaluation("shadow models, trained on the auditor's records");
-    let samples = Samples::new(secret, Sampler::Shuffle, records.len(), plain.batch as usize)?;
-    let steps = mi::steps(records.len() as u64, plain.batch, plain.epochs.into())?;
-    let steps = u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))?;
-    let hyper = Hyper::new(plain.learning_rate, plain.weight_decay);
-    let mut adamw = AdamW::new(base.layout.len(), steps, hyper, plain.schedule, Silent::Zero);
-    let mut held = Held::new(backend, base)?;
-    for step in 0..steps {
-        go_on()?;
-        let chosen = samples.draw(step, 0).open(&opening);
-        let decoder = held.decoder();
-        let (b, layout) = (&decoder.backend, &decoder.layout);
-        let mut sum = Sum::new(b, layout, |_| true);
-        for chunk in chosen.chunks(MICRO_BATCH) {
-            let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-            let mut weights = batch.weights(Reduction::SampleSum);
-            weights.iter_mut().for_each(|w| *w /= chosen.len() as f32);
-            decoder.backward(&batch, &weights, &mut sum);
-        }
-        let gradients =
-            layout.ids().map(|p| b.download(sum.get(p).expect("all are asked for"))).collect::<Result<Vec<_>>>()?;
-        let ids: Vec<_> = layout.ids().collect();
-        drop(sum);
-        held.update(
-            |_| true,
-            |weights| {
-                for ((&id, weights), gradient) in ids.iter().zip(weights.iter_mut()).zip(&gradients) {
-                    adamw.step(step, id, weights, Gradient::Dense(gradient));
+        Method::Dense(settings) => {
+            let (settings, records) = (settings.clone(), Sensitive::new(records));
+            let run = dense::Run { weights: base, settings, state: None, secret: &secret, records };
+            let mut trainer = dense::Trainer::new(backend, run)?;
+            loop {
+                go_on()?;
+                if trainer.step()?.is_none() {
+                    return Ok(Shadow { weights: trainer.finish()?, transcript: None });
                 }
-                Ok(())
-            },
-        )?;
+            }
+        }
     }
-    held.into_weights()
 }
 
 /// A folder of trained shadow models, by the hash of what made them; or none.

@@ -1,0 +1,224 @@
+//! How a shadow model is trained: as the audited model was, as far as its folder tells.
+
+use super::MICRO_BATCH;
+use crate::error::{Error, Result};
+use crate::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
+use crate::method::ferret::{
+    BatchPer, Engine, Grouping as Cut, MaskKind, Payload, Release, Route, Settings, Transcript,
+};
+use crate::method::groups::{Grouping, Groups};
+use crate::model::Layout;
+use crate::optim::{Schedule, Silent};
+use crate::privacy::mi;
+use crate::privacy::statement::{Released, Sampler, Statement};
+use crate::rng::Direction;
+use serde::Serialize;
+
+/// How a shadow model is trained.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// By FERRET. The public seed is the audited run's where there is one, as an adversary would choose.
+    Ferret(Settings),
+    /// By a method that releases whole updates: nonprivate, dpsgd, ...
+    Dense(dense::Settings),
+}
+
+/// What the audited model's folder tells about its training.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Known<'a> {
+    /// Of a FERRET run: everything.
+    pub transcript: Option<&'a Transcript>,
+    /// Of any run: method, sizes, noise, but no learning rate.
+    pub statement: Option<&'a Statement>,
+}
+
+impl Known<'_> {
+    /// The method's name.
+    pub fn method(&self) -> Option<&str> {
+        self.transcript.map(|t| t.settings.method.as_str()).or(self.statement.map(|s| s.method.as_str()))
+    }
+
+    /// How many records it was trained on.
+    pub fn records(&self) -> Option<u64> {
+        self.transcript.map(|t| t.settings.records).or(self.statement.map(|s| s.records))
+    }
+}
+
+/// What may be asked to differ from the audited run's settings or the defaults.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Changes {
+    /// FERRET's budget in nats.
+    pub epsilon: Option<f64>,
+    /// DPSGD's noise over its clipping bound.
+    pub noise_multiplier: Option<f64>,
+    /// Expected batch size.
+    pub batch: Option<u64>,
+    /// Passes over the records.
+    pub epochs: Option<u32>,
+    /// Peak learning rate.
+    pub learning_rate: Option<f64>,
+}
+
+impl Method {
+    /// The method called `name` for models of `layout`, on `records` records: settings from `changes`, else from what is `known` of a run
+    /// by the same method, else the paper's (FERRET at 0.5 nats).
+    pub fn named(name: &str, layout: &Layout, known: Known, changes: Changes, records: usize) -> Result<Self> {
+        let statement = known.statement.filter(|s| s.method == name);
+        let (batch, epochs) = statement.map_or((50, 1), |s| {
+            let batch = (s.sampling_rate * s.records as f64).round().max(1.0);
+            let epochs = (s.steps as f64 / (s.records as f64 / batch).ceil()).round().max(1.0);
+            (batch as u64, epochs as u32)
+        });
+        let (batch, epochs) = (changes.batch.unwrap_or(batch), changes.epochs.unwrap_or(epochs));
+        if let Some(method) = dense_method(name, statement, changes)? {
+            let plain = method == dense::Method::Nonprivate;
+            let settings = dense::Settings {
+                method,
+                records: 1,
+                batch,
+                epochs,
+                steps: 1,
+                sampling_rate: 1.0,
+                sampler: statement.map_or(Sampler::Poisson, |s| s.sampler),
+                micro_batch: MICRO_BATCH as u32,
+                route: Route::Adamw,
+                learning_rate: changes.learning_rate.unwrap_or(if plain { 1e-4 } else { 2e-4 }),
+                schedule: if plain { Schedule::Linear { warmup: 0.1 } } else { Schedule::Constant },
+                weight_decay: 1e-3,
+                seed: 0,
+            };
+            return Self::Dense(settings).sized(records);
+        }
+        let own = known.transcript.filter(|t| t.settings.method == name).map(|t| t.settings.clone());
+        let mut settings = match (own, Grouping::of_method(name)) {
+            (Some(settings), _) => settings,
+            (None, Some(grouping)) => {
+                Settings { batch, epochs, ..paper(name, Cut::of(&Groups::new(layout, grouping)?.members)?) }
+            }
+            (None, None) => {
+                return Err(Error::usage(format!(
+                    "shadow models cannot be trained by {name}: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, \
+                     nonprivate, dpsgd, dp-signsgd, signsgd, qsgd, or the method of the audited model's transcript"
+                )));
+            }
+        };
+        settings.epsilon = changes.epsilon.unwrap_or(settings.epsilon);
+        settings.epochs = changes.epochs.unwrap_or(settings.epochs);
+        settings.batch = changes.batch.unwrap_or(settings.batch);
+        settings.learning_rate = changes.learning_rate.unwrap_or(settings.learning_rate);
+        Self::Ferret(settings).sized(records)
+    }
+
+    /// The same for `records` records: as many epochs, batches as large as can be, the same budget.
+    pub fn sized(&self, records: usize) -> Result<Self> {
+        let n = records as u64;
+        let mut method = self.clone();
+        let (records, batch, epochs, steps, rate) = match &mut method {
+            Self::Ferret(s) => (&mut s.records, &mut s.batch, s.epochs, &mut s.steps, &mut s.sampling_rate),
+            Self::Dense(s) => (&mut s.records, &mut s.batch, s.epochs, &mut s.steps, &mut s.sampling_rate),
+        };
+        (*records, *batch) = (n, (*batch).min(n).max(1));
+        let count = mi::steps(n, *batch, epochs.into())?;
+        *steps = u32::try_from(count).map_err(|_| Error::usage(format!("{count} steps are too many")))?;
+        *rate = *batch as f64 / n as f64;
+        match &mut method {
+            Self::Ferret(s) => {
+                s.p = Settings::fire_probability(s.epsilon, s.groups.len() as u64, count, s.sampling_rate);
+                s.check()?;
+            }
+            Self::Dense(s) => s.check()?,
+        }
+        Ok(method)
+    }
+}
+
+/// The dense method of this name; none for other names.
+fn dense_method(name: &str, statement: Option<&Statement>, changes: Changes) -> Result<Option<dense::Method>> {
+    let privacy = || {
+        let (noise, clip) = match statement.map(|s| &s.released) {
+            Some(&Released::NoisedSums { noise_multiplier, clip, .. }) => (Some(noise_multiplier), clip),
+            _ => (None, 1.0),
+        };
+        let noise_multiplier = changes.noise_multiplier.or(noise).ok_or_else(|| {
+            Error::usage(format!(
+                "shadow models by {name} need --shadow-noise-multiplier: no statement tells the audited run's"
+            ))
+        })?;
+        let (clip_rule, clip_style) = (ClipRule::default(), ClipStyle::default());
+        Ok(Privacy { noise_multiplier, clip, clip_rule, clip_style, clip_groups: None })
+    };
+    Ok(Some(match name {
+        "nonprivate" => dense::Method::Nonprivate,
+        "dpsgd" => dense::Method::Dpsgd(privacy()?),
+        "dp-signsgd" => dense::Method::DpSignsgd(privacy()?),
+        "signsgd" => dense::Method::Signsgd { variant: Variant::Plain },
+        "qsgd" => dense::Method::Qsgd { bits: 8 },
+        _ => return Ok(None),
+    }))
+}
+
+/// The paper's settings; sizes are filled in by the caller.
+fn paper(name: &str, groups: Cut) -> Settings {
+    Settings {
+        method: name.into(),
+        groups,
+        epsilon: 0.5,
+        records: 1,
+        batch: 50,
+        epochs: 1,
+        steps: 1,
+        sampling_rate: 1.0,
+        p: 1.0,
+        mask: MaskKind::Bernoulli,
+        direction: Direction::Sphere,
+        release: Release::Bit,
+        payload: Payload::Sign,
+        clip: 1.0,
+        route: Route::Adamw,
+        silent: Silent::Zero,
+        learning_rate: 2e-4,
+        schedule: Schedule::Constant,
+        weight_decay: 1e-3,
+        sampler: Sampler::Poisson,
+        batch_per: BatchPer::Step,
+        engine: Engine::Backward,
+        seed: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::init::Preset;
+
+    #[test]
+    fn settings_come_from_flags_then_the_run_then_the_paper() {
+        let layout = Layout::new(&Preset::Tiny.config());
+        let released = Released::NoisedSums { count: 40, noise_multiplier: 1.3, clip: 0.5 };
+        let statement = Statement::new("dpsgd", released, Sampler::Poisson, 400, 0.05, 40);
+        let known = Known { transcript: None, statement: Some(&statement) };
+        let Method::Dense(s) = Method::named("dpsgd", &layout, known, Changes::default(), 100).unwrap() else {
+            panic!()
+        };
+        assert_eq!((s.records, s.batch, s.epochs, s.steps, s.sampling_rate), (100, 20, 2, 10, 0.2));
+        let privacy = s.method.privacy().unwrap();
+        assert_eq!((privacy.noise_multiplier, privacy.clip), (1.3, 0.5));
+        let changes = Changes { batch: Some(7), noise_multiplier: Some(2.0), epochs: Some(3), ..Changes::default() };
+        let Method::Dense(s) = Method::named("dpsgd", &layout, known, changes, 100).unwrap() else { panic!() };
+        assert_eq!((s.batch, s.steps, s.method.privacy().unwrap().noise_multiplier), (7, 45, 2.0));
+        // Nothing of another method's run is taken over.
+        let Method::Dense(s) = Method::named("nonprivate", &layout, known, Changes::default(), 30).unwrap() else {
+            panic!()
+        };
+        assert_eq!((s.batch, s.epochs, s.learning_rate), (30, 1, 1e-4));
+        let none = Known::default();
+        let error = Method::named("dpsgd", &layout, none, Changes::default(), 100).unwrap_err().to_string();
+        assert!(error.contains("--shadow-noise-multiplier"), "{error}");
+        let Method::Ferret(s) = Method::named("ferret-2", &layout, none, Changes::default(), 100).unwrap() else {
+            panic!()
+        };
+        assert_eq!((s.groups.len(), s.records, s.steps, s.epsilon), (2, 100, 2, 0.5));
+        assert!(Method::named("magic", &layout, none, Changes::default(), 100).is_err());
+    }
+}
