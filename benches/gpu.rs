@@ -207,6 +207,33 @@ mod gpu {
             b.cross_entropy_jvp(&t[0], &t[1], &ids, &mut losses, 0);
             losses
         });
+        versus!(gpu, "statistics of tokens", |b| [matrix(b, n, v, 1)], |b, t| {
+            let mut stats = b.zeros(n, 4);
+            b.token_stats(&t[0], &ids, &mut stats, 0);
+            stats
+        });
+        versus!(gpu, "sample norms", |b| [matrix(b, n, c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
+            let mut squares = b.zeros(3, 1);
+            b.add_outer_squares(&t[0], &t[1], &segments, &mut squares, 0);
+            squares
+        });
+        versus!(gpu, "sample norms, embedding", |b| [matrix(b, n, c, 1)], |b, t| {
+            let mut squares = b.zeros(3, 1);
+            b.add_row_squares(&ids, &t[0], &segments, &mut squares, 0);
+            squares
+        });
+        versus!(gpu, "sample norms, tied", |b| [matrix(b, n, v, 1), matrix(b, n, c, 2)], |b, t| {
+            let mut squares = b.zeros(3, 1);
+            b.add_tied_squares((&t[0], &t[1], 0), (&ids, &t[1], 0), &segments, &mut squares, 0);
+            squares
+        });
+        versus!(gpu, "sums of segments", |b| [matrix(b, n, 4 * c, 1)], |b, t| b.segment_sums(&t[0], &segments));
+        versus!(gpu, "clip", |b| [matrix(b, n, 4 * c, 1)], |b, t| {
+            let (mut x, mut factors) = (copy(b, &t[0]), b.upload(3, 1, vec![4.0, 0.5, 9.0]).unwrap());
+            b.clip_factors(ferret::ops::clip::ClipFunction::Abadi, 1.0, &mut factors);
+            b.scale_rows(&mut x, &segments, &factors, 0);
+            x
+        });
         versus!(gpu, "row dots", |b| [matrix(b, n, 4 * c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
             let mut out = b.zeros(n, 1);
             b.add_row_dots(&t[0], &t[1], &mut out, 0);
