@@ -37,7 +37,7 @@ pub const LOW_FPR: [f64; 2] = [0.01, 0.001];
 /// would fall with this many records; `*_p` is the null's probability of a value at least as large.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Area under the curve: P[a member's score is above a non-member's] + P[equal] / 2.
+    /// Area under the curve: the probability that a member's score is above a non-member's, ties counted half.
     pub auc: f64,
     /// `max(TPR - FPR)` over all thresholds. Its own maximisation lifts it above 0 even when nothing leaked: read it
     /// beside its null.

@@ -29,7 +29,7 @@ pub fn file(path: &Path) -> Option<&'static [u8]> {
     FILES.iter().find(|(n, _)| Path::new(n) == name).map(|(_, bytes)| *bytes)
 }
 
-/// [`file`] as text.
+/// [`file()`] as text.
 pub fn text(path: &Path) -> Option<String> {
     file(path).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
 }

@@ -66,8 +66,16 @@ pub struct Outcome {
     pub alarm: bool,
     /// (share of the run, mean token loss on held-out records).
     pub curve: Vec<(f64, f64)>,
-    /// FERRET: step, group and sign of every release, and the number of groups.
-    pub fired: Option<(Vec<(u32, u32, bool)>, u64)>,
+    /// FERRET's releases.
+    pub fired: Option<Raster>,
+}
+
+/// Which group fired when.
+pub struct Raster {
+    /// Step, group, and whether the released sign is plus.
+    pub fired: Vec<(u32, u32, bool)>,
+    /// Number of groups.
+    pub groups: u64,
 }
 
 /// How many points a loss curve has.
@@ -125,7 +133,7 @@ struct Trained {
     bits: Option<u64>,
     sample_gradients: u64,
     steps: (u64, u64),
-    fired: Option<(Vec<(u32, u32, bool)>, u64)>,
+    fired: Option<Raster>,
 }
 
 impl Arm {
@@ -245,7 +253,7 @@ impl Arm {
             bits: Some(bits),
             sample_gradients: batches * settings.batch,
             steps: (computed, settings.steps.into()),
-            fired: Some((fired, settings.groups.len() as u64)),
+            fired: Some(Raster { fired, groups: settings.groups.len() as u64 }),
         })
     }
 

@@ -121,12 +121,13 @@ fn plots(outcomes: &[Outcome]) -> String {
     out += &roc("The same, low false-positive rates", &rocs, &[], Some(1e-3));
     out += &cost.svg();
     for o in trained() {
-        if let Some((fired, groups)) = &o.fired {
-            let fired: Vec<Fired> = fired
+        if let Some(raster_of) = &o.fired {
+            let fired: Vec<Fired> = raster_of
+                .fired
                 .iter()
                 .map(|&(step, group, plus)| Fired { step: step.into(), group: group.into(), plus })
                 .collect();
-            out += &raster(&format!("Which group fired when: {}", o.name), o.steps.1, *groups, &fired);
+            out += &raster(&format!("Which group fired when: {}", o.name), o.steps.1, raster_of.groups, &fired);
         }
     }
     out

@@ -269,8 +269,9 @@ fn scores_csv(attacks: &[Scored]) -> String {
     let mut out = String::from("side,record");
     attacks.iter().for_each(|a| out += &format!(",{}", quote(&a.name)));
     out.push('\n');
-    let sides: [(&str, fn(&Scored) -> &[f64]); 2] = [("member", |a| &a.members), ("nonmember", |a| &a.nonmembers)];
-    for (side, of) in sides {
+    type Side = fn(&Scored) -> &[f64];
+    let (members, nonmembers): (Side, Side) = (|a| &a.members, |a| &a.nonmembers);
+    for (side, of) in [("member", members), ("nonmember", nonmembers)] {
         for record in 0..attacks.first().map_or(0, |a| of(a).len()) {
             out += &format!("{side},{}", record + 1);
             attacks.iter().for_each(|a| out += &format!(",{}", of(a)[record]));

@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn settings_come_from_flags_then_the_run_then_the_paper() {
         let layout = Layout::new(&Preset::Tiny.config());
-        let released = Released::NoisedSums { count: 40, noise_multiplier: 1.3, clip: 0.5 };
+        let released = Released::NoisedSums { count: 40, noise_multiplier: 1.3, clip: 0.5, bits_per_update: None };
         let statement = Statement::new("dpsgd", released, Sampler::Poisson, 400, 0.05, 40);
         let known = Known { transcript: None, statement: Some(&statement) };
         let Method::Dense(s) = Method::named("dpsgd", &layout, known, Changes::default(), 100).unwrap() else {
