@@ -426,9 +426,9 @@ const LOOK: [&str; 9] =
 fn a_memorised_canary_is_exposed_and_extracted_and_its_control_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
-    plant(dir, &["--format", "Unit {n} has code ####.", "--frequencies", "0,8", "--each", "2", "--seed", "4"]);
+    plant(dir, &["--format", "Unit {number} has code ####.", "--frequencies", "0,8", "--each", "2", "--seed", "4"]);
     assert_eq!(std::fs::read_to_string(dir.join("planted.jsonl")).unwrap().lines().count(), 16 + 16);
-    learn_file(dir, "planted.jsonl", 40);
+    learn_file(dir, "planted.jsonl", 100);
     let found = json_of(dir, &[&LOOK[..], &["--samples", "3"]].concat());
     let rows = found["frequencies"].as_array().unwrap();
     let [control, planted] = &rows[..] else { panic!("{rows:?}") };

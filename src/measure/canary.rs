@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// In a pattern, stands for the canary's number, so that every canary has a prompt of its own.
-pub const NUMBER: &str = "{n}";
+pub const NUMBER: &str = "{number}";
 
 /// A canary with the shape its secret was drawn from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn planting_puts_every_canary_in_as_often_as_planned() {
-        let planting = Planting::at_frequencies("The code of unit {n} is ####.", &[0, 1, 3], 2, 5).unwrap();
+        let planting = Planting::at_frequencies("The code of unit {number} is ####.", &[0, 1, 3], 2, 5).unwrap();
         assert_eq!(planting.canaries.len(), 6);
         assert_eq!(planting.canaries[5].format.prompt(), "The code of unit 6 is ");
         let own: Vec<String> = (0..20).map(|i| format!("{{\"text\": \"record {i}\"}}")).collect();

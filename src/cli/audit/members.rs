@@ -56,7 +56,7 @@ pub(super) struct Args {
     #[command(flatten)]
     charge: ChargeArgs,
     /// How many members and non-members there were in all, where only a part of them is scored
-    #[arg(long, value_name = "M,N", value_delimiter = ',', num_args = 2, help_heading = "Bound")]
+    #[arg(long, value_name = "M,N", value_delimiter = ',', help_heading = "Bound")]
     candidates: Option<Vec<u64>>,
     /// End with exit code 1 on an alarm
     #[arg(long, help_heading = "Bound")]
@@ -64,15 +64,15 @@ pub(super) struct Args {
     #[command(flatten)]
     shadows: ShadowArgs,
     /// A folder that keeps scores, so that a stopped audit goes on [default: OUT/cache; without --out none]
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", help_heading = "Running")]
     cache: Option<PathBuf>,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Running")]
     json: bool,
     /// No progress, no notes
-    #[arg(long)]
+    #[arg(long, help_heading = "Running")]
     quiet: bool,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Running")]
     compute: Compute,
 }
 

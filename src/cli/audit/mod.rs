@@ -20,7 +20,7 @@ use crate::error::Result;
 #[command(after_help = "Examples:
   ferret audit --base base --tuned tuned --members in.jsonl --nonmembers out.jsonl --membership random-subset --out report
   ferret audit --base base --tuned tuned --members in.jsonl --nonmembers out.jsonl --shadows 16 --shadow-data other.jsonl --json
-  ferret audit plant --data records.jsonl --format \"The code of unit {n} is ######.\" --frequencies 0,1,4,16 --each 10 \\
+  ferret audit plant --data records.jsonl --format \"The code of unit {number} is ######.\" --frequencies 0,1,4,16 --each 10 \\
     --out planted.jsonl --canaries canaries.json
   ferret audit canaries --base base --tuned tuned --canaries canaries.json
   ferret audit leakage --base base --tuned tuned --data records.jsonl")]

@@ -11,14 +11,14 @@ use std::path::PathBuf;
 /// Train on the new file, then look for the secrets with `ferret audit canaries`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  ferret audit plant --data records.jsonl --format \"The code of unit {n} is ######.\" --frequencies 0,1,4,16 --each 10 \\
+  ferret audit plant --data records.jsonl --format \"The code of unit {number} is ######.\" --frequencies 0,1,4,16 --each 10 \\
     --out planted.jsonl --canaries canaries.json
   ferret audit plant --data records.jsonl --format \"Key @@@@@@@@\" --coin-flip 500 --out planted.jsonl --canaries canaries.json")]
 pub(super) struct Args {
     /// Records, a JSON object a line; they are kept as they are
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
-    /// A secret's sentence: # is a random digit, @ a random letter, {n} the canary's number (which gives each its own prompt), \# a #
+    /// A secret's sentence: # is a random digit, @ a random letter, {number} the canary's number (which gives each its own prompt), \# a #
     #[arg(long, value_name = "SENTENCE")]
     format: String,
     /// How often secrets are inserted, one group of secrets a number; 0 is a control that is never inserted
