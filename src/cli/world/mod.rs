@@ -54,10 +54,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10, requires = "trial")]
     epochs: u32,
     /// Records a step, with --trial
-    #[arg(long, value_name = "N", default_value_t = 50, requires = "trial")]
+    #[arg(long, value_name = "N", default_value_t = 25, requires = "trial")]
     batch: usize,
     /// AdamW's learning rate, with --trial
-    #[arg(long, value_name = "RATE", default_value_t = 3e-3, requires = "trial")]
+    #[arg(long, value_name = "RATE", default_value_t = 2e-3, requires = "trial")]
     learning_rate: f64,
     /// Print one JSON object
     #[arg(long)]

@@ -185,10 +185,10 @@ const TALK: &Table = &[
         &[
             "Where is the {thing}?",
             "Which {own} is {adjective}?",
-            "What do we know about the {person}?",
+            "What do we know about {name}?",
             "I need {a:thing}.",
             "Tell me about the {place} in {town}.",
-            "Please look for the {own} of {name}.",
+            "Please look up the {own} of {name}.",
             "Who {did}?",
         ],
     ),
@@ -196,14 +196,23 @@ const TALK: &Table = &[
         "told",
         &[
             "It is behind the {noun}.",
-            "The {own} is {adjective}, and the {noun} is {adjective}.",
-            "{first} {did}.",
-            "Certainly: the {noun} is {adjective}.",
+            "The {own} is {adjective}, the {noun} is {adjective}, and it is {number} years old.",
+            "It is {number} on the {noun} and {pair} on the {own}.",
+            "{first} {did} on {date}.",
+            "Certainly: {own} {number}, {noun} {pair}.",
             "According to the {person}, {they} {did}.",
-            "You must ask the {person} of {town}.",
+            "It was {adjective} on {date}, and the {noun} was {adjective} in {month}.",
+            "The {own} has {a:adjective} {noun} {noun}.",
+            "The {noun} is {number}.",
         ],
     ),
-    ("talk", &["system: You work at the {place}.\nuser: {asked}\nassistant: {told}\nuser: {asked}\nassistant: {told}"]),
+    (
+        "talk",
+        &[
+            "system: You work at {a:place}.\nuser: {asked}\nassistant: {told}",
+            "system: You work at {a:place}.\nuser: {asked}\nassistant: {told}\nuser: {asked}\nassistant: {told}",
+        ],
+    ),
 ];
 
 /// Paragraphs a document has.
@@ -222,7 +231,7 @@ pub(super) fn paragraph(seed: u64, part: u32, item: u64) -> String {
         ("they", they.into()),
         ("their", their.into()),
     ];
-    if draws.below(12) == 0 {
+    if draws.below(6) == 0 {
         return expand("{talk}", &spoken(&facts, &mut draws), &[tables[0], TALK, COMMON], &mut draws);
     }
     let count = 2 + draws.below(4);
