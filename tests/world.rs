@@ -67,8 +67,18 @@ fn a_split_grows_at_its_end_and_the_seed_decides() {
 fn the_corpus_never_changes() {
     let private = synthetic::to_jsonl(&synthetic::private_records(synthetic::SEED, Split::Train, 200).unwrap());
     let public = synthetic::public_text(synthetic::SEED, Public::Train, 200);
-    assert_eq!(sha256(&private), "c462a6d1ef796be2cc820458b21fc74586f91178bda19f35c120ba3efca1f213", "{}", &private[..600]);
-    assert_eq!(sha256(&public), "a0f45fefb12c180cb16bdf59c1fc507e8cb8331a202ec5d4c4e2ffc0223b365c", "{}", &public[..600]);
+    assert_eq!(
+        sha256(&private),
+        "c462a6d1ef796be2cc820458b21fc74586f91178bda19f35c120ba3efca1f213",
+        "{}",
+        &private[..600]
+    );
+    assert_eq!(
+        sha256(&public),
+        "a0f45fefb12c180cb16bdf59c1fc507e8cb8331a202ec5d4c4e2ffc0223b365c",
+        "{}",
+        &public[..600]
+    );
 }
 
 #[test]
