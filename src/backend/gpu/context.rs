@@ -12,6 +12,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+/// How long a finished copy's callback may take to arrive.
+const READBACK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
 /// Bytes written or read at a time, so that staging memory stays small.
 const STAGING: usize = 32 << 20;
 
@@ -277,13 +280,14 @@ impl Context {
                 recorder.submit(&self.queue);
             }
             self.fault.check()?;
-            let outcome: Arc<Mutex<Option<bool>>> = Arc::default();
-            let told = outcome.clone();
+            let (told, outcome) = std::sync::mpsc::channel();
             staging.map_async(wgpu::MapMode::Read, ..bytes, move |result| {
-                *told.lock().expect("no panic in a callback") = Some(result.is_ok());
+                // Nobody listens any more after a fault.
+                let _ = told.send(result.is_ok());
             });
             self.wait()?;
-            if *outcome.lock().expect("no panic in a callback") != Some(true) {
+            // Another thread's wait may be the one that calls back, a moment after ours has returned.
+            if outcome.recv_timeout(READBACK_PATIENCE) != Ok(true) {
                 self.fault.set("the result could not be read back".into());
                 return self.fault.check().map(|()| Vec::new());
             }
