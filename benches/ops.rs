@@ -1,14 +1,17 @@
 //! Every op at the GPT-2 124M shape, 4 x 128 tokens, forward, backward and jvp: `cargo bench --bench ops`.
 //!
 //! Criterion's element is a floating-point operation for products ("Gelem/s" is GFLOP/s), and a number read or written for the ops
-//! that memory bounds. The unit tests check every op; the product is checked once more here before it is timed.
+//! that memory bounds; for the train step it is a token. The unit tests check every op; the product is checked once more here before it is timed.
 
 mod common;
 
-use common::noise;
+use common::{batch, noise, small, weights};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use ferret::model::Activation;
+use ferret::backend::Cpu;
+use ferret::grad::Sum;
+use ferret::model::{Activation, Decoder, Reduction};
 use ferret::ops::{Segments, activation, attention, cross_entropy, embedding, linear, norm, residual};
+use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
 use ndarray::Array2;
 use std::hint::black_box;
 
@@ -119,5 +122,26 @@ fn attentions(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, linears, rows, attentions);
+/// A whole non-private step of the small shape, 16 x 128 tokens: forward, backward, AdamW. An element is a token.
+fn steps(c: &mut Criterion) {
+    let config = small();
+    let batch = batch(&config, 16, 128);
+    let row_weights = batch.weights(Reduction::SampleMean);
+    let mut decoder = Decoder::new(Cpu::<f32>::new(), weights(config)).expect("weights fit");
+    let layout = decoder.layout.clone();
+    let hyper = Hyper::new(1e-4, 1e-3);
+    let mut adamw = AdamW::new(layout.len(), 1 << 20, hyper, Schedule::Constant, Silent::Zero);
+    let mut step = 0;
+    time(c, "train step, small, 16 x 128", "forward, backward, AdamW", batch.rows(), || {
+        let mut sum = Sum::new(&decoder.backend, &layout, |_| true);
+        decoder.backward(&batch, &row_weights, &mut sum);
+        for p in layout.ids() {
+            let gradient = Gradient::Dense(sum.get(p).expect("all were asked for").as_slice());
+            adamw.step(step, p, decoder.params[p.0].as_slice_mut(), gradient);
+        }
+        step += 1;
+    });
+}
+
+criterion_group!(benches, linears, rows, attentions, steps);
 criterion_main!(benches);
