@@ -2,69 +2,15 @@
 
 mod common;
 
+use common::fixture::{batch, decoder, expected, gradient, relative};
 use ferret::backend::{Backend, Cpu};
 use ferret::grad::{PerSample, Sum};
-use ferret::model::{Batch, Decoder, Layout, Reduction, checkpoint};
-use safetensors::SafeTensors;
-use std::path::{Path, PathBuf};
-
-fn fixture(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny").join(file)
-}
-
-fn bytes(file: &str) -> Vec<u8> {
-    std::fs::read(fixture(file)).unwrap()
-}
-
-fn f32s(file: &SafeTensors, name: &str) -> Vec<f32> {
-    file.tensor(name).unwrap().data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-}
-
-fn i64s(file: &SafeTensors, name: &str) -> Vec<i64> {
-    file.tensor(name).unwrap().data().chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect()
-}
-
-fn expected() -> serde_json::Value {
-    serde_json::from_slice(&bytes("expected.json")).unwrap()
-}
-
-fn decoder() -> Decoder<Cpu<f32>> {
-    let checkpoint = checkpoint::load(fixture("").to_str().unwrap()).unwrap();
-    Decoder::new(Cpu::new(), checkpoint.weights).unwrap()
-}
-
-/// The fixture's padded batch as ragged rows: padding dropped, row t predicting label t + 1 where it counts.
-fn batch() -> Batch {
-    let bytes = bytes("io.safetensors");
-    let io = SafeTensors::deserialize(&bytes).unwrap();
-    let (ids, mask, labels) = (i64s(&io, "input_ids"), i64s(&io, "attention_mask"), i64s(&io, "labels"));
-    let samples: Vec<(Vec<u32>, Vec<u32>)> = (0..3)
-        .map(|b| {
-            let real = (0..16).filter(|t| mask[b * 16 + t] == 1).count();
-            let target = |t: usize| match labels.get(b * 16 + t + 1) {
-                Some(&label) if t + 1 < 16 && label >= 0 => label as u32,
-                _ => u32::MAX,
-            };
-            ((0..real).map(|t| ids[b * 16 + t] as u32).collect(), (0..real).map(target).collect())
-        })
-        .collect();
-    Batch::new(samples.iter().map(|(i, t)| (i.as_slice(), t.as_slice())))
-}
-
-/// Norm of the difference over the reference's norm.
-fn relative(got: &[f32], want: &[f32]) -> f64 {
-    assert_eq!(got.len(), want.len());
-    let diff: f64 = got.iter().zip(want).map(|(g, w)| (*g as f64 - *w as f64).powi(2)).sum();
-    let size: f64 = want.iter().map(|w| (*w as f64).powi(2)).sum();
-    (diff / size).sqrt()
-}
+use ferret::model::{Layout, Reduction};
 
 fn assert_gradients(layout: &Layout, sum: &Sum<Cpu<f32>>, file: &str, prefix: &str) {
-    let bytes = bytes(file);
-    let grads = SafeTensors::deserialize(&bytes).unwrap();
     for p in layout.ids() {
         let name = format!("{prefix}transformer.{}", layout.spec(p).name);
-        let error = relative(sum.get(p).unwrap().as_slice(), &f32s(&grads, &name));
+        let error = relative(sum.get(p).unwrap().as_slice(), &gradient(file, &name));
         assert!(error <= 1e-5, "{file}, {name}: {error:e}");
     }
 }
@@ -72,8 +18,7 @@ fn assert_gradients(layout: &Layout, sum: &Sum<Cpu<f32>>, file: &str, prefix: &s
 #[test]
 fn logits_match() {
     let (decoder, batch) = (decoder(), batch());
-    let bytes = bytes("io.safetensors");
-    let want = f32s(&SafeTensors::deserialize(&bytes).unwrap(), "logits");
+    let want = gradient("io.safetensors", "logits");
     let v = decoder.config.vocab;
     let got = decoder.backend.download(&decoder.logits(&batch, 0..batch.rows())).unwrap();
     for (b, range) in batch.segments.iter().enumerate() {
