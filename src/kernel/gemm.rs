@@ -2,7 +2,7 @@
 //!
 //! An element of C is one sum over k, in blocks whose size does not depend on where the element lies, so neither the split
 //! nor the thread count changes a bit (tested). Transposes are strides: nothing is copied but what
-//! matrixmultiply packs.
+//! the serial product packs.
 
 use super::Real;
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};

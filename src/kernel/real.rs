@@ -14,7 +14,7 @@ pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
     fn exp_fast(self) -> Self;
     /// The error function, from libm.
     fn erf(self) -> Self;
-    /// `C <- alpha A B + beta C` on raw strided memory; see [`matrixmultiply`].
+    /// `C <- alpha A B + beta C` on raw strided memory: [`super::tiles`] for `f32` where the machine allows, else [`matrixmultiply`].
     ///
     /// # Safety
     /// Pointers and strides must describe valid matrices of the given sizes, `c` unaliased.
@@ -62,6 +62,19 @@ impl Real for f32 {
         beta: Self,
         c: (*mut Self, isize, isize),
     ) {
+        #[cfg(all(feature = "tiles", target_arch = "x86_64"))]
+        if m * k * n > 0 && (beta == 0.0 || beta == 1.0) && super::tiles::supported() {
+            let add = beta == 1.0;
+            // SAFETY: the caller's promise, and the machine has AVX-512.
+            if c.2 == 1 {
+                return unsafe { super::tiles::sgemm((m, k, n), alpha, a, b, add, (c.0, c.1)) };
+            }
+            if c.1 == 1 {
+                // C^T = B^T A^T.
+                let transposed = |x: super::tiles::Matrix| (x.0, x.2, x.1);
+                return unsafe { super::tiles::sgemm((n, k, m), alpha, transposed(b), transposed(a), add, (c.0, c.2)) };
+            }
+        }
         // SAFETY: the caller's promise is matrixmultiply's requirement.
         unsafe { matrixmultiply::sgemm(m, k, n, alpha, a.0, a.1, a.2, b.0, b.1, b.2, beta, c.0, c.1, c.2) }
     }
