@@ -9,7 +9,7 @@ pub mod real;
 #[cfg(all(feature = "tiles", target_arch = "x86_64"))]
 pub mod tiles;
 
-pub use gemm::{matmul, matmul_serial};
+pub use gemm::{Onto, matmul, matmul_serial};
 pub use gram::Gram;
 pub use real::Real;
 

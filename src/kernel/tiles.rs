@@ -3,14 +3,15 @@
 //! ```text
 //! for each 4096 columns of C            (packed B: 256 x 4096, streams through the last cache)
 //!   for each 256 of k                   pack B into panels of 64 columns
-//!     for each 360 rows of C            pack A into panels of 6 rows: stays in the second cache
+//!     for each 360 rows of C            pack A by rows: stays in the second cache
 //!       for each panel of B             64 x 256: stays near the first cache
-//!         for each panel of A           24 accumulators of 16 lanes: 24 multiply-adds for 10 loads
+//!         for each 6 rows of A          24 accumulators of 16 lanes: 24 multiply-adds for 10 loads
 //! ```
 //! matrixmultiply's AVX-512 kernel reaches two fifths of a Xeon's peak, this one four fifths (`cargo bench --bench roofline`).
 //! An element is summed over k in order, in blocks of 256, by fused multiply-adds: what matrixmultiply does too, so both
 //! give the same bits (tested), and where the element lies in C does not matter.
 
+use super::gemm::Onto;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
@@ -42,10 +43,11 @@ thread_local! {
     static PACKED: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// `C <- alpha A B`, added to what C holds where `add`, on the calling thread. Columns of C are adjacent, its rows `stride` apart.
+/// `C <- alpha A B + onto` on the calling thread. Columns of C are adjacent, its rows `stride` apart.
 ///
 /// # Safety
-/// The machine must be [`supported`]; pointers and strides must describe valid matrices of sizes m x k, k x n and m x n, `c` unaliased.
+/// The machine must be [`supported`]; pointers and strides must describe valid matrices of sizes m x k, k x n and m x n, `c` unaliased,
+/// a row to add as long as C's.
 #[allow(clippy::too_many_arguments)]
 #[target_feature(enable = "avx512f")]
 pub unsafe fn sgemm(
@@ -53,40 +55,36 @@ pub unsafe fn sgemm(
     alpha: f32,
     a: Matrix,
     b: Matrix,
-    add: bool,
+    onto: Onto<f32>,
     (c, stride): (*mut f32, isize),
 ) {
     PACKED.with_borrow_mut(|[packed_a, packed_b]| {
-        let packed_a = room(packed_a, MC.min(m.next_multiple_of(MR)) * KC.min(k));
+        let packed_a = room(packed_a, MC.min(m) * KC);
         let packed_b = room(packed_b, NC.min(n.next_multiple_of(NR)) * KC.min(k));
         for j in (0..n).step_by(NC) {
             let nc = NC.min(n - j);
             for p in (0..k).step_by(KC) {
                 let kc = KC.min(k - p);
                 // SAFETY: the block lies inside B, and `packed_b` has room for its panels.
-                unsafe { pack::<NR>(nc, kc, (at(b, p, j), b.2, b.1), packed_b) };
+                unsafe { pack_panels(kc, nc, (at(b, p, j), b.1, b.2), packed_b) };
                 for i in (0..m).step_by(MC) {
                     let mc = MC.min(m - i);
                     // SAFETY: the block lies inside A, and `packed_a` has room for its panels.
-                    unsafe { pack::<MR>(mc, kc, (at(a, i, p), a.1, a.2), packed_a) };
+                    unsafe { pack_rows(mc, kc, (at(a, i, p), a.1, a.2), packed_a) };
                     for jr in (0..nc).step_by(NR) {
                         let columns = NR.min(nc - jr);
+                        let onto = match onto {
+                            _ if p > 0 => Onto::Itself,
+                            Onto::Row(row) => Onto::Row(&row[j + jr..]),
+                            other => other,
+                        };
                         for ir in (0..mc).step_by(MR) {
                             let rows = MR.min(mc - ir);
                             let tile = TILES[rows - 1][(columns - 1) / LANES];
                             // SAFETY: the panels were just packed, and the tile lies inside C.
                             unsafe {
                                 let c = c.offset((i + ir) as isize * stride).add(j + jr);
-                                tile(
-                                    kc,
-                                    alpha,
-                                    packed_a.add(ir * kc),
-                                    packed_b.add(jr * kc),
-                                    add || p > 0,
-                                    c,
-                                    stride,
-                                    columns,
-                                );
+                                tile(kc, alpha, packed_a.add(ir * KC), packed_b.add(jr * kc), onto, c, stride, columns);
                             }
                         }
                     }
@@ -116,42 +114,76 @@ fn mask(lanes: usize) -> __mmask16 {
     if lanes >= LANES { !0 } else { (1 << lanes) - 1 }
 }
 
-/// `lines` lines of `k` numbers, (start, distance of lines, distance of numbers), into panels of `W` lines: panel, k, line.
-/// A panel's missing lines are zero.
+/// `rows` rows of `k` numbers, one after the other, [`KC`] apart: a tile reads each of its rows as a stream of its own.
+///
+/// # Safety
+/// `a` must be readable for rows x k, `out` writable for rows x KC.
 #[target_feature(enable = "avx512f")]
-unsafe fn pack<const W: usize>(lines: usize, k: usize, (src, line, step): Matrix, mut out: *mut f32) {
-    for first in (0..lines).step_by(W) {
-        let width = W.min(lines - first);
-        let src = src.wrapping_offset(first as isize * line);
-        // SAFETY: masks keep reads inside the `width` lines of k numbers and writes inside the panel of W k numbers.
-        unsafe {
-            for v in (0..W).step_by(LANES) {
-                let (there, kept) = (width.saturating_sub(v), mask(W - v));
-                let src = src.wrapping_offset(v as isize * line);
-                if line == 1 {
-                    for p in 0..k {
-                        let x = _mm512_maskz_loadu_ps(mask(there), src.wrapping_offset(p as isize * step));
-                        _mm512_mask_storeu_ps(out.add(p * W + v), kept, x);
-                    }
-                    continue;
-                }
-                for p in (0..k).step_by(LANES) {
-                    let count = LANES.min(k - p);
-                    let mut square = [_mm512_setzero_ps(); LANES];
-                    for (i, row) in square.iter_mut().enumerate().take(there) {
-                        let src = src.wrapping_offset(i as isize * line + p as isize * step);
-                        *row =
-                            if step == 1 { _mm512_maskz_loadu_ps(mask(count), src) } else { gather(src, step, count) };
-                    }
-                    let square = transposed(square);
-                    for (q, row) in square.into_iter().enumerate().take(count) {
-                        _mm512_mask_storeu_ps(out.add((p + q) * W + v), kept, row);
-                    }
+unsafe fn pack_rows(rows: usize, k: usize, a: Matrix, out: *mut f32) {
+    if a.2 == 1 {
+        for i in 0..rows {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(at(a, i, 0), out.add(i * KC), k) };
+        }
+        return;
+    }
+    for i in (0..rows).step_by(LANES) {
+        for p in (0..k).step_by(LANES) {
+            let (high, wide) = (LANES.min(rows - i), LANES.min(k - p));
+            // SAFETY: the square has `wide` rows of `high` numbers of A's transpose, and what is written of it is as large.
+            unsafe {
+                let square = transposed(square((at(a, i, p), a.2, a.1), wide, high));
+                for (r, row) in square.into_iter().enumerate().take(high) {
+                    _mm512_mask_storeu_ps(out.add((i + r) * KC + p), mask(wide), row);
                 }
             }
-            out = out.add(W * k);
         }
     }
+}
+
+/// `k` rows of `columns` numbers into panels of [`NR`] columns: panel, row, column. A panel's missing columns are zero.
+///
+/// # Safety
+/// `b` must be readable for k x columns, `out` writable for whole panels.
+#[target_feature(enable = "avx512f")]
+unsafe fn pack_panels(k: usize, columns: usize, b: Matrix, out: *mut f32) {
+    for j in (0..columns).step_by(LANES) {
+        let there = columns - j;
+        let out = out.wrapping_add(j / NR * (NR * k) + j % NR);
+        // SAFETY: masks and counts keep to the `there` columns of k rows, and j's 16 columns lie in one panel.
+        unsafe {
+            if b.2 == 1 {
+                for p in 0..k {
+                    _mm512_store_ps(out.add(p * NR), _mm512_maskz_loadu_ps(mask(there), at(b, p, j)));
+                }
+                continue;
+            }
+            for p in (0..k).step_by(LANES) {
+                let high = LANES.min(k - p);
+                let square = transposed(square((at(b, p, j), b.2, b.1), there.min(LANES), high));
+                for (r, row) in square.into_iter().enumerate().take(high) {
+                    _mm512_store_ps(out.add((p + r) * NR), row);
+                }
+            }
+        }
+    }
+}
+
+/// `high` rows of `wide` numbers, at most 16 each; the rest is zero.
+///
+/// # Safety
+/// They must be readable.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn square(x: Matrix, high: usize, wide: usize) -> [__m512; LANES] {
+    let mut rows = [_mm512_setzero_ps(); LANES];
+    for (i, row) in rows.iter_mut().enumerate().take(high) {
+        // SAFETY: the caller's promise.
+        *row = unsafe {
+            if x.2 == 1 { _mm512_maskz_loadu_ps(mask(wide), at(x, i, 0)) } else { gather(at(x, i, 0), x.2, wide) }
+        };
+    }
+    rows
 }
 
 /// `count` numbers `step` apart, then zeros.
@@ -201,7 +233,7 @@ fn transposed(x: [__m512; LANES]) -> [__m512; LANES] {
     out
 }
 
-type Tile = unsafe fn(usize, f32, *const f32, *const f32, bool, *mut f32, isize, usize);
+type Tile = unsafe fn(usize, f32, *const f32, *const f32, Onto<f32>, *mut f32, isize, usize);
 
 /// [`tile`] by rows - 1 and vectors - 1.
 const TILES: [[Tile; VECTORS]; MR] = [
@@ -213,7 +245,7 @@ const TILES: [[Tile; VECTORS]; MR] = [
     [tile::<6, 1>, tile::<6, 2>, tile::<6, 3>, tile::<6, 4>],
 ];
 
-/// `R` rows and the first `columns` of `V` vectors of C from a panel of A (k by MR) and a panel of B (k by NR).
+/// `R` rows and the first `columns` of `V` vectors of C from rows of packed A and a panel of B.
 #[target_feature(enable = "avx512f")]
 #[allow(clippy::too_many_arguments)]
 unsafe fn tile<const R: usize, const V: usize>(
@@ -221,18 +253,18 @@ unsafe fn tile<const R: usize, const V: usize>(
     alpha: f32,
     a: *const f32,
     b: *const f32,
-    add: bool,
+    onto: Onto<f32>,
     c: *mut f32,
     stride: isize,
     columns: usize,
 ) {
     let mut sums = [[_mm512_setzero_ps(); V]; R];
     for p in 0..k {
-        // SAFETY: panels hold k groups of MR and NR numbers; those of B begin on cache lines.
+        // SAFETY: rows of A hold k numbers, a panel of B k rows of NR, each on a cache line.
         unsafe {
             let row: [__m512; V] = std::array::from_fn(|v| _mm512_load_ps(b.add(p * NR + v * LANES)));
             for (i, sums) in sums.iter_mut().enumerate() {
-                let x = _mm512_set1_ps(*a.add(p * MR + i));
+                let x = _mm512_set1_ps(*a.add(i * KC + p));
                 for (sum, &y) in sums.iter_mut().zip(&row) {
                     *sum = _mm512_fmadd_ps(x, y, *sum);
                 }
@@ -246,7 +278,11 @@ unsafe fn tile<const R: usize, const V: usize>(
             // SAFETY: the mask keeps to the tile's columns.
             unsafe {
                 let c = c.offset(i as isize * stride).add(v * LANES);
-                let old = if add { _mm512_maskz_loadu_ps(mask, c) } else { _mm512_setzero_ps() };
+                let old = match onto {
+                    Onto::Zero => _mm512_setzero_ps(),
+                    Onto::Itself => _mm512_maskz_loadu_ps(mask, c),
+                    Onto::Row(row) => _mm512_maskz_loadu_ps(mask, row.as_ptr().add(v * LANES)),
+                };
                 _mm512_mask_storeu_ps(c, mask, _mm512_fmadd_ps(alpha, sum, old));
             }
         }
@@ -259,11 +295,11 @@ mod tests {
     use crate::kernel::elementwise::tests::noise;
     use ndarray::{Array2, ArrayView2, s};
 
-    fn tiled(alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, add: bool, c: &mut Array2<f32>) {
+    fn tiled(alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, onto: Onto<f32>, c: &mut Array2<f32>) {
         let (size, stride) = ((a.nrows(), a.ncols(), b.ncols()), c.strides()[0]);
         let parts = |x: &ArrayView2<f32>| (x.as_ptr(), x.strides()[0], x.strides()[1]);
         // SAFETY: the views are valid, and the caller has asked `supported`.
-        unsafe { sgemm(size, alpha, parts(&a), parts(&b), add, (c.as_mut_ptr(), stride)) }
+        unsafe { sgemm(size, alpha, parts(&a), parts(&b), onto, (c.as_mut_ptr(), stride)) }
     }
 
     fn reference(alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, beta: f32, c: &mut Array2<f32>) {
@@ -315,15 +351,20 @@ mod tests {
                 for b in [b.view(), bt.t(), b2] {
                     let mut got = Array2::from_elem((m, n), f32::NAN);
                     let mut want = Array2::zeros((m, n));
-                    tiled(1.0, a, b, false, &mut got);
+                    tiled(1.0, a, b, Onto::Zero, &mut got);
                     reference(1.0, a, b, 0.0, &mut want);
                     assert_eq!(got, want, "{m} x {k} x {n}");
-                    tiled(1.0, a, b, true, &mut got);
+                    tiled(1.0, a, b, Onto::Itself, &mut got);
                     reference(1.0, a, b, 1.0, &mut want);
                     assert_eq!(got, want, "{m} x {k} x {n}, added");
-                    tiled(0.5, a, b, false, &mut got);
+                    tiled(0.5, a, b, Onto::Zero, &mut got);
                     reference(0.5, a, b, 0.0, &mut want);
                     assert_eq!(got, want, "{m} x {k} x {n}, scaled");
+                    let row = noise::<f32>(1, n, 7);
+                    tiled(1.0, a, b, Onto::Row(row.as_slice().unwrap()), &mut got);
+                    want.assign(&row);
+                    reference(1.0, a, b, 1.0, &mut want);
+                    assert_eq!(got, want, "{m} x {k} x {n}, on a row");
                 }
             }
         }
