@@ -3,7 +3,7 @@
 //! ```text
 //! for each 4096 columns of C            (packed B: 256 x 4096, streams through the last cache)
 //!   for each 256 of k                   pack B into panels of 64 columns
-//!     for each 360 rows of C            pack A by rows: stays in the second cache
+//!     for each 516 rows of C            pack A by rows: stays in the second cache
 //!       for each panel of B             64 x 256: stays near the first cache
 //!         for each 6 rows of A          24 accumulators of 16 lanes: 24 multiply-adds for 10 loads
 //! ```
@@ -18,7 +18,7 @@ use std::cell::RefCell;
 /// Rows and columns of a tile, and the blocks of m, k and n.
 const MR: usize = 6;
 const NR: usize = 64;
-const MC: usize = 360;
+const MC: usize = 516;
 const KC: usize = 256;
 const NC: usize = 4096;
 /// Lanes of a vector, and vectors of a tile's row.
@@ -147,22 +147,28 @@ unsafe fn pack_rows(rows: usize, k: usize, a: Matrix, out: *mut f32) {
 /// `b` must be readable for k x columns, `out` writable for whole panels.
 #[target_feature(enable = "avx512f")]
 unsafe fn pack_panels(k: usize, columns: usize, b: Matrix, out: *mut f32) {
-    for j in (0..columns).step_by(LANES) {
-        let there = columns - j;
-        let out = out.wrapping_add(j / NR * (NR * k) + j % NR);
-        // SAFETY: masks and counts keep to the `there` columns of k rows, and j's 16 columns lie in one panel.
-        unsafe {
-            if b.2 == 1 {
-                for p in 0..k {
-                    _mm512_store_ps(out.add(p * NR), _mm512_maskz_loadu_ps(mask(there), at(b, p, j)));
+    let place = |p: usize, j: usize| out.wrapping_add(j / NR * (NR * k) + p * NR + j % NR);
+    if b.2 == 1 {
+        // Several panels at a time, so that B is read in runs of a kilobyte.
+        const RUN: usize = 4 * NR;
+        for first in (0..columns).step_by(RUN) {
+            for p in 0..k {
+                for j in (first..columns.min(first + RUN)).step_by(LANES) {
+                    // SAFETY: the mask keeps to B's columns, and j's 16 columns lie in one panel.
+                    unsafe { _mm512_store_ps(place(p, j), _mm512_maskz_loadu_ps(mask(columns - j), at(b, p, j))) };
                 }
-                continue;
             }
-            for p in (0..k).step_by(LANES) {
-                let high = LANES.min(k - p);
-                let square = transposed(square((at(b, p, j), b.2, b.1), there.min(LANES), high));
+        }
+        return;
+    }
+    for j in (0..columns).step_by(LANES) {
+        for p in (0..k).step_by(LANES) {
+            let (wide, high) = (LANES.min(columns - j), LANES.min(k - p));
+            // SAFETY: the square has `wide` rows of `high` numbers of B's transpose; j's 16 columns lie in one panel.
+            unsafe {
+                let square = transposed(square((at(b, p, j), b.2, b.1), wide, high));
                 for (r, row) in square.into_iter().enumerate().take(high) {
-                    _mm512_store_ps(out.add((p + r) * NR), row);
+                    _mm512_store_ps(place(p + r, j), row);
                 }
             }
         }
@@ -258,6 +264,12 @@ unsafe fn tile<const R: usize, const V: usize>(
     stride: isize,
     columns: usize,
 ) {
+    // C is on its way while the sums are formed.
+    for i in 0..R {
+        for v in 0..V {
+            _mm_prefetch::<_MM_HINT_T0>(c.wrapping_offset(i as isize * stride).wrapping_add(v * LANES).cast());
+        }
+    }
     let mut sums = [[_mm512_setzero_ps(); V]; R];
     for p in 0..k {
         // SAFETY: rows of A hold k numbers, a panel of B k rows of NR, each on a cache line.
