@@ -1,4 +1,4 @@
-//! This machine's limits, and what share of its own limit every op, a training step and decoding reach: `cargo bench --bench roofline`.
+//! This machine's limits, and what share of its own limit every op, a training step and decoding reach: `cargo bench --bench roofline` (or `-- ops`, `-- steps`, `-- decode` for one part).
 //!
 //! The limits: the rate of fused multiply-adds out of registers, the best f32 product by matrixmultiply and by this engine (one thread, all threads),
 //! and the bandwidth of memory (a sum over 1 GiB). A product's bound is its operations over the best product's rate; the bound of an op that
@@ -10,7 +10,7 @@ mod common;
 use common::{batch, forward_flops, gpt2, noise, small, time, weights};
 use ferret::backend::Cpu;
 use ferret::grad::Sum;
-use ferret::kernel::{Onto, elementwise, matmul};
+use ferret::kernel::{Onto, matmul};
 use ferret::model::{Activation, Config, Decoder, Reduction};
 use ferret::ops::{Segments, activation, attention, cross_entropy, linear, norm, residual};
 use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
@@ -22,10 +22,15 @@ const SHAPES: [(usize, usize, usize); 5] =
     [(1024, 1024, 1024), (512, 768, 3072), (512, 3072, 768), (768, 512, 3072), (512, 768, 50257)];
 
 fn main() {
+    let only = std::env::args().nth(1).filter(|a| !a.starts_with("--"));
+    let wanted = |part: &str| only.as_deref().is_none_or(|o| o == part);
     let threads = rayon::current_num_threads();
     println!("threads: {threads}");
     let bandwidth = bandwidth();
     println!("memory, sum over 1 GiB, {threads} threads: {bandwidth:.1} GB/s\n");
+    if only.as_deref() == Some("decode") {
+        return decode(gpt2(), bandwidth);
+    }
     println!("{:<18} {:>22} {:>22}", "f32 products", "matrixmultiply", "this engine");
     println!(
         "{:<18} {:>10} {:>11} {:>10} {:>11}   GFLOP/s, fastest",
@@ -44,24 +49,41 @@ fn main() {
         println!("{:<18} {:>10.0} {:>11.0} {:>10.0} {:>11.0}", format!("{m}x{k}x{n}"), row[0], row[1], row[2], row[3]);
     }
     println!("{:<18} {:>10.0} {:>11.0} {:>10.0} {:>11.0}\n", "best", best[0], best[1], best[2], best[3]);
-    ops(best[3], bandwidth);
-    println!();
-    println!(
-        "{:<28} {:>8} {:>9} {:>15} {:>17} {:>12}",
-        "whole steps", "median s", "GFLOP/s", "of its products", "of matrixmultiply", "of best"
-    );
-    step("gpt2 124M, 4 x 128", gpt2(), 4, 128, 5, &best);
-    step("gpt2 124M, 4 x 256", gpt2(), 4, 256, 3, &best);
-    step("small, 16 x 128", small(), 16, 128, 30, &best);
-    println!();
-    decode(gpt2(), bandwidth);
+    if wanted("ops") {
+        ops(best[3], bandwidth);
+        println!();
+    }
+    if wanted("steps") {
+        println!(
+            "{:<28} {:>8} {:>9} {:>15} {:>17} {:>12}",
+            "whole steps", "median s", "GFLOP/s", "of its products", "of matrixmultiply", "of best"
+        );
+        step("gpt2 124M, 4 x 128", gpt2(), 4, 128, 5, &best);
+        step("gpt2 124M, 4 x 256", gpt2(), 4, 256, 3, &best);
+        step("small, 16 x 128", small(), 16, 128, 30, &best);
+        println!();
+    }
+    if wanted("decode") {
+        decode(gpt2(), bandwidth);
+    }
 }
 
-/// GB/s of adding up 1 GiB on all threads.
+/// GB/s of adding up 1 GiB on all threads, each in eight streams: one stream does not fill the memory's bandwidth.
 fn bandwidth() -> f64 {
+    const PART: usize = 1 << 13;
+    let sum = |x: &[f32]| {
+        let streams: [&[[f32; 16]]; 8] = std::array::from_fn(|s| x[s * PART..(s + 1) * PART].as_chunks().0);
+        let mut sums = [0f32; 16];
+        for i in 0..PART / 16 {
+            for stream in streams {
+                sums.iter_mut().zip(&stream[i]).for_each(|(s, x)| *s += x);
+            }
+        }
+        sums.iter().sum::<f32>()
+    };
     let x = vec![1f32; 1 << 28];
     let (_, fastest) = time(5, || {
-        black_box(x.par_chunks(1 << 20).map(elementwise::sum).sum::<f32>());
+        black_box(x.par_chunks_exact(8 * PART).map(sum).sum::<f32>());
     });
     (4 * x.len()) as f64 / fastest.as_secs_f64() / 1e9
 }

@@ -59,7 +59,14 @@ pub unsafe fn sgemm(
 ) {
     if m <= FEW_ROWS && b.1 == 1 {
         // SAFETY: the caller's promise.
-        return unsafe { few_rows((m, k, n), alpha, a, b, onto, (c, stride)) };
+        return unsafe {
+            match m {
+                1 => few_rows::<1>(k, n, alpha, a, b, onto, (c, stride)),
+                2 => few_rows::<2>(k, n, alpha, a, b, onto, (c, stride)),
+                3 => few_rows::<3>(k, n, alpha, a, b, onto, (c, stride)),
+                _ => few_rows::<FEW_ROWS>(k, n, alpha, a, b, onto, (c, stride)),
+            }
+        };
     }
     PACKED.with_borrow_mut(|[packed_a, packed_b]| {
         let packed_a = room(packed_a, MC.min(m) * KC);
@@ -248,33 +255,48 @@ fn transposed(x: [__m512; LANES]) -> [__m512; LANES] {
 /// # Safety
 /// As [`sgemm`].
 #[target_feature(enable = "avx512f")]
-unsafe fn few_rows(
-    (m, k, n): (usize, usize, usize),
+unsafe fn few_rows<const M: usize>(
+    k: usize,
+    n: usize,
     alpha: f32,
     a: Matrix,
     b: Matrix,
     onto: Onto<f32>,
     (c, stride): (*mut f32, isize),
 ) {
+    /// How far ahead of the sum memory is asked for.
+    const AHEAD: usize = 6 * LANES;
     let alpha = _mm512_set1_ps(alpha);
     for j in (0..n).step_by(LANES) {
         let (columns, there) = (LANES.min(n - j), mask(n - j));
         for start in (0..k).step_by(KC) {
             let end = k.min(start + KC);
-            let mut sums = [_mm512_setzero_ps(); FEW_ROWS];
+            let mut sums = [_mm512_setzero_ps(); M];
             for p in (start..end).step_by(LANES) {
                 let deep = LANES.min(end - p);
                 // SAFETY: `columns` columns of `deep` numbers of B, and rows of A up to k.
                 unsafe {
-                    let square = transposed(square((at(b, p, j), b.2, b.1), columns, deep));
-                    for (q, &row) in square.iter().enumerate().take(deep) {
-                        for (i, sum) in sums.iter_mut().enumerate().take(m) {
+                    for i in 0..LANES {
+                        _mm_prefetch::<_MM_HINT_T0>(at(b, p + AHEAD, j + i).cast());
+                    }
+                    let place = (at(b, p, j), b.2, b.1);
+                    // Whole squares apart: their loops unroll.
+                    let whole = deep == LANES && columns == LANES;
+                    let square = if whole { square(place, LANES, LANES) } else { square(place, columns, deep) };
+                    let square = transposed(square);
+                    let mut add = |q: usize, row: __m512| {
+                        for (i, sum) in sums.iter_mut().enumerate() {
                             *sum = _mm512_fmadd_ps(_mm512_set1_ps(*at(a, i, p + q)), row, *sum);
                         }
+                    };
+                    if whole {
+                        square.into_iter().enumerate().for_each(|(q, row)| add(q, row));
+                    } else {
+                        square.into_iter().enumerate().take(deep).for_each(|(q, row)| add(q, row));
                     }
                 }
             }
-            for (i, &sum) in sums.iter().enumerate().take(m) {
+            for (i, &sum) in sums.iter().enumerate() {
                 // SAFETY: the mask keeps to C's columns, and the row's.
                 unsafe {
                     let c = c.offset(i as isize * stride).add(j);
