@@ -21,7 +21,7 @@ fn gelu_tanh<F: Real>(x: F) -> (F, F) {
     let t = if t < F::of(-20.0) { F::of(-20.0) } else { t };
     let t2 = t * t;
     let inner = a2 * t * b.mul_add(t2, one);
-    let sigma = one / (one + (-inner).exp_fast());
+    let sigma = inner.sigmoid_fast();
     let inner_slope = a2 * (F::of(3.0) * b).mul_add(t2, one);
     (x * sigma, sigma + t * sigma * (one - sigma) * inner_slope)
 }
@@ -30,7 +30,7 @@ fn gelu_tanh<F: Real>(x: F) -> (F, F) {
 #[inline(always)]
 fn gelu_erf<F: Real>(x: F) -> (F, F) {
     let half = F::of(0.5);
-    let phi = half * (F::one() + (x * F::of(std::f64::consts::FRAC_1_SQRT_2)).erf());
+    let phi = half * (F::one() + (x * F::of(std::f64::consts::FRAC_1_SQRT_2)).erf_fast());
     let density = (-half * x * x).exp_fast() * F::of(0.398_942_280_401_432_7);
     (x * phi, phi + x * density)
 }
@@ -51,6 +51,22 @@ multiversion! {
     }
 }
 
+multiversion! {
+    fn erf_values<F: Real>(x: &[F], y: &mut [F]) {
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = gelu_erf(x).0;
+        }
+    }
+}
+
+multiversion! {
+    fn erf_slopes<F: Real>(x: &[F], dy: &mut [F]) {
+        for (dy, &x) in dy.iter_mut().zip(x) {
+            *dy *= gelu_erf(x).1;
+        }
+    }
+}
+
 /// `y = gelu(x)`.
 ///
 /// Shapes: both (N, C).
@@ -60,7 +76,7 @@ pub fn forward<F: Real>(kind: Activation, x: ArrayView2<F>, mut y: ArrayViewMut2
         let x = &x[row * cols..][..y.len()];
         match kind {
             Activation::GeluTanh => tanh_values(x, y),
-            Activation::GeluErf => y.iter_mut().zip(x).for_each(|(y, &x)| *y = gelu_erf(x).0),
+            Activation::GeluErf => erf_values(x, y),
         }
     });
 }
@@ -74,7 +90,7 @@ pub fn backward<F: Real>(kind: Activation, x: ArrayView2<F>, mut dy: ArrayViewMu
         let x = &x[row * cols..][..dy.len()];
         match kind {
             Activation::GeluTanh => tanh_slopes(x, dy),
-            Activation::GeluErf => dy.iter_mut().zip(x).for_each(|(dy, &x)| *dy *= gelu_erf(x).1),
+            Activation::GeluErf => erf_slopes(x, dy),
         }
     });
 }
