@@ -1,6 +1,7 @@
 //! Forward and backward of whole decoders: tokens/s, GFLOP/s, and the share of this machine's own sgemm rate.
 //!
-//! `cargo bench --bench step` (or `-- gpt2`, `-- small` for one shape alone).
+//! `cargo bench --bench step` (or `-- gpt2`, `-- small` for one shape alone; `-- ragged FILE` for batches of the lengths in FILE).
+//! benches/peers/run.py runs it beside PyTorch.
 
 mod common;
 
@@ -10,18 +11,46 @@ use ferret::grad::Sum;
 use ferret::model::{Config, Decoder, Reduction};
 
 fn main() {
-    let only = std::env::args().nth(1).filter(|a| !a.starts_with("--"));
-    let wanted = |name: &str| only.as_deref().is_none_or(|o| o == name);
+    let mut args = std::env::args().skip(1).filter(|a| !a.starts_with("--"));
+    let only = args.next();
+    let wanted = |name: &str| only.as_deref().is_none_or(|o| o == name || name.starts_with(&format!("{o}-")));
     let peak = sgemm_peak();
     println!("sgemm, best shape, {} threads: {peak:.0} GFLOP/s", rayon::current_num_threads());
     println!("{:<24} {:>9} {:>9} {:>10} {:>9} {:>8}", "", "median s", "fastest", "tokens/s", "GFLOP/s", "of peak");
-    if wanted("gpt2") {
+    if wanted("gpt2-128") {
         run("gpt2 124M, 4 x 128", gpt2(), 4, 128, 5, peak);
+    }
+    if wanted("gpt2-256") {
         run("gpt2 124M, 4 x 256", gpt2(), 4, 256, 3, peak);
     }
     if wanted("small") {
         run("small, 16 x 128", small(), 16, 128, 20, peak);
     }
+    if only.as_deref() == Some("ragged") {
+        let path = args.next().expect("ragged FILE: batches of lengths, as JSON");
+        let text = std::fs::read_to_string(&path).expect("the file of lengths");
+        ragged(&serde_json::from_str::<Vec<Vec<usize>>>(&text).expect("batches of lengths, as JSON"));
+    }
+}
+
+/// One forward and backward of every batch in turn, at the GPT-2 124M shape.
+fn ragged(batches: &[Vec<usize>]) {
+    let decoder = Decoder::new(Cpu::<f32>::new(), weights(gpt2())).expect("weights fit");
+    let batches: Vec<_> = batches.iter().map(|lengths| common::ragged(&decoder.config, lengths)).collect();
+    let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
+    let (median, fastest) = time(1, || {
+        for batch in &batches {
+            drop(decoder.backward(batch, &batch.weights(Reduction::SampleMean), &mut sum));
+        }
+    });
+    let tokens: usize = batches.iter().map(|b| b.rows()).sum();
+    println!(
+        "{:<24} {:>9.3} {:>9.3} {:>10.0}",
+        "  forward + backward",
+        median.as_secs_f64(),
+        fastest.as_secs_f64(),
+        tokens as f64 / median.as_secs_f64()
+    );
 }
 
 fn run(name: &str, config: Config, samples: usize, length: usize, runs: usize, peak: f64) {

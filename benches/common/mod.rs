@@ -54,10 +54,15 @@ pub fn weights(config: Config) -> Weights {
 
 /// `samples` samples of `length` random tokens, all of them targets.
 pub fn batch(config: &Config, samples: usize, length: usize) -> Batch {
+    ragged(config, &vec![length; samples])
+}
+
+/// Samples of these lengths, of random tokens, all of them targets.
+pub fn ragged(config: &Config, lengths: &[usize]) -> Batch {
     let token = |x: f32| ((x + 1.0) * 0.5 * (config.vocab - 1) as f32) as u32;
-    let rows: Vec<Vec<u32>> =
-        (0..2 * samples).map(|i| noise(length, 77 + i as u64).into_iter().map(token).collect()).collect();
-    Batch::new((0..samples).map(|i| (rows[2 * i].as_slice(), rows[2 * i + 1].as_slice())))
+    let row = |i: usize, seed: u64| -> Vec<u32> { noise(lengths[i], seed).into_iter().map(token).collect() };
+    let rows: Vec<_> = (0..lengths.len()).map(|i| (row(i, 77 + 2 * i as u64), row(i, 78 + 2 * i as u64))).collect();
+    Batch::new(rows.iter().map(|(ids, targets)| (ids.as_slice(), targets.as_slice())))
 }
 
 /// Multiply-adds of the weight products of one forward pass, twice that in FLOP; backward costs twice forward.
