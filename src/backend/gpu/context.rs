@@ -2,7 +2,7 @@
 
 use super::adapter::{AdapterInfo, Opened};
 use super::fault::Fault;
-use super::kernels::Kernel;
+use super::kernels::{self, Kernel};
 use super::pool::{Pool, class};
 use super::recorder::{Recorder, Work};
 use super::tensor::{Tensor, Window, line};
@@ -115,6 +115,13 @@ impl Context {
     pub(super) fn allocated(&self) -> (u64, u64) {
         let pool = self.pool.lock().expect("no panic while holding the pool");
         (pool.made, pool.bytes())
+    }
+
+    /// The kernels without a pipeline.
+    pub(super) fn unused(&self) -> Vec<String> {
+        let pipelines = self.pipelines.lock().expect("no panic while compiling");
+        let used = |k: &&&Kernel| pipelines.keys().any(|key| (key.0, key.1) == (k.file, k.entry));
+        kernels::ALL.iter().filter(|k| !used(k)).map(|k| format!("{} {}", k.file, k.entry)).collect()
     }
 
     /// Submissions so far.

@@ -64,6 +64,11 @@ impl Gpu {
         self.context.allocated()
     }
 
+    /// The kernels that have not been run yet, as `file entry`: a bench that times all of them leaves none.
+    pub fn unused(&self) -> Vec<String> {
+        self.context.unused()
+    }
+
     /// Submissions to the device so far.
     pub fn submissions(&self) -> u64 {
         self.context.submissions()
