@@ -31,6 +31,21 @@ pub enum Given<'a, B: Backend> {
     },
 }
 
+impl<B: Backend> Given<'_, B> {
+    /// Calls `f(g, first, scale)` for blocks of rows of a matrix of this shape; the gradient of rows `first ..` is `scale * g`.
+    fn blocks(&self, b: &B, (rows, cols): (usize, usize), mut f: impl FnMut(&B::Tensor, usize, f32)) {
+        match *self {
+            Given::Dense { tensor, scale } => f(tensor, 0, scale),
+            Given::Along { direction, offset, scale } => {
+                let block = (BLOCK / cols.max(1)).max(1);
+                for first in (0..rows).step_by(block) {
+                    f(&b.direction(direction, offset + first * cols, block.min(rows - first), cols), first, scale);
+                }
+            }
+        }
+    }
+}
+
 /// First and second moments of a tensor.
 type Moments<B> = (<B as Backend>::Tensor, <B as Backend>::Tensor);
 
@@ -72,27 +87,18 @@ impl<B: Backend> Updates<B> {
         self.catch_up(b, step, id, weights);
         let (rows, cols) = b.shape(weights);
         let state = &mut self.tensors[id.0];
-        // Runs over the gradient's blocks of rows; the gradient of rows `first ..` is `scale * g`.
-        let each = |mut f: Box<dyn FnMut(&B::Tensor, usize, f32) + '_>| match gradient {
-            Given::Dense { tensor, scale } => f(tensor, 0, scale),
-            Given::Along { direction, offset, scale } => {
-                let block = (BLOCK / cols.max(1)).max(1);
-                for first in (0..rows).step_by(block) {
-                    let u = b.direction(direction, offset + first * cols, block.min(rows - first), cols);
-                    f(&u, first, scale);
-                }
-            }
-        };
         match &self.rule {
             Rule::Direct { learning_rate, schedule, steps } => {
                 let rate = schedule.rate(*learning_rate, step, *steps);
-                each(Box::new(|g, first, scale| b.subtract(weights, g, first, (rate * f64::from(scale)) as f32)));
+                gradient.blocks(b, (rows, cols), |g, first, scale| {
+                    b.subtract(weights, g, first, (rate * f64::from(scale)) as f32);
+                });
             }
             Rule::AdamW(timeline) => {
                 let (s, k) = (timeline.gradient(state.done, step), timeline.constants());
                 state.done += 1;
                 let (m, v) = state.moments.get_or_insert_with(|| (b.zeros(rows, cols), b.zeros(rows, cols)));
-                each(Box::new(|g, first, scale| b.adamw(weights, (m, v), g, first, scale, &s, &k)));
+                gradient.blocks(b, (rows, cols), |g, first, scale| b.adamw(weights, (m, v), g, first, scale, &s, &k));
             }
         }
     }

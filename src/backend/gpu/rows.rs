@@ -154,9 +154,8 @@ pub(super) fn direction_rows(c: &Context, stream: &DirectionStream, offset: usiz
     for rows in c.blocks(0..out.rows, &[out.cols]) {
         let to = out.window(rows.clone());
         let first = |&id: &u32| offset + id as usize * out.cols;
-        let begin = |at: usize| {
-            [(at / per_block) as u32, (at as u64 / per_block as u64 >> 32) as u32, (at % per_block) as u32, 0]
-        };
+        let begin =
+            |at: usize| [(at / per_block) as u32, ((at / per_block) as u64 >> 32) as u32, (at % per_block) as u32, 0];
         let begins: Vec<u32> = ids[rows.clone()].iter().flat_map(|id| begin(first(id))).collect();
         let skip = ids[rows.clone()].iter().map(|id| first(id) % per_block).max().unwrap_or(0);
         let blocks = (skip + out.cols).div_ceil(per_block);

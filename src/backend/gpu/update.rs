@@ -184,13 +184,14 @@ pub(super) fn signs(c: &Context, x: &Tensor, memory: Option<&Tensor>, at: Addres
 pub(super) fn quantise(c: &Context, x: &Tensor, bits: u32, at: Address) {
     let stream = at.rounding();
     let levels = ((1u32 << (bits - 1)) - 1) as f32;
-    // Windows end where buckets do.
-    let whole = BUCKET / gcd(x.cols.max(1), BUCKET);
-    let mut rows = Vec::new();
-    for block in c.blocks(0..x.rows.div_ceil(whole), &[whole * x.line()]) {
-        rows.push(block.start * whole..(block.end * whole).min(x.rows));
+    let mut windows = c.blocks(0..x.rows, &[x.cols]);
+    if windows.len() > 1 {
+        // Windows end where buckets do.
+        let whole = BUCKET / gcd(x.cols, BUCKET);
+        let blocks = c.blocks(0..x.rows.div_ceil(whole), &[whole * x.line()]);
+        windows = blocks.into_iter().map(|b| b.start * whole..(b.end * whole).min(x.rows)).collect();
     }
-    for rows in rows {
+    for rows in windows {
         let params = Part { stream: &stream, x, rows: rows.clone(), memory: None, total: None, levels }.params();
         let count = rows.len() * x.cols;
         let args = [Arg::Rows(x.window(rows))];

@@ -22,6 +22,9 @@ const TENSORS: &str = "tensors.safetensors";
 /// First and second moments of a tensor.
 type Owned = (Vec<f32>, Vec<f32>);
 
+/// The same where it lies in host memory, or copied from a device.
+type Seen<'a> = (Cow<'a, [f32]>, Cow<'a, [f32]>);
+
 /// Where an unfinished run stands; its weights are apart.
 pub struct State {
     /// The next step.
@@ -83,7 +86,7 @@ pub(super) fn save(
     step: u32,
     layout: &Layout,
     weights: &[Cow<[f32]>],
-    moments: &[(Cow<[f32]>, Cow<[f32]>)],
+    moments: &[Seen],
     memory: Option<&[Cow<[f32]>]>,
 ) -> Result<()> {
     let before = current(root)?;
