@@ -5,6 +5,9 @@
 
 #[cfg(feature = "gpu")]
 mod common;
+#[cfg(feature = "gpu")]
+#[path = "gpu_parts/step.rs"]
+mod step;
 
 #[cfg(not(feature = "gpu"))]
 fn main() {
@@ -18,11 +21,12 @@ fn main() {
 
 #[cfg(feature = "gpu")]
 mod gpu {
-    use super::common::{batch, noise, small, time, weights};
+    use super::common::{noise, time};
     use ferret::backend::{Backend, Cpu, Gpu};
-    use ferret::grad::Sum;
-    use ferret::model::{Activation, Decoder, Reduction};
+    use ferret::model::Activation;
     use ferret::ops::Segments;
+    use ferret::ops::compress::Address;
+    use ferret::ops::update::{Constants, Step};
     use ferret::rng::{Direction, DirectionStream};
 
     pub fn main() {
@@ -40,9 +44,12 @@ mod gpu {
         if wanted("ops") {
             println!("{:<28} {:>10} {:>10} {:>8}", "op", "cpu ms", "gpu ms", "ratio");
             ops(&gpu);
+            updates(&gpu);
+            let missing = gpu.unused();
+            assert!(missing.is_empty(), "kernels without a row: {}", missing.join(", "));
         }
         if wanted("step") {
-            step(&gpu);
+            super::step::run(&gpu);
         }
     }
 
@@ -150,6 +157,15 @@ mod gpu {
             b.add_columns(&t[0], 0..n, &mut out);
             out
         });
+        versus!(gpu, "linear, one row", |b| [matrix(b, 1, 4 * c, 1), matrix(b, 4 * c, v, 2)], |b, t| b
+            .linear(&t[0], &t[1], None));
+        versus!(gpu, "head, one row", |b| [matrix(b, 1, 4 * c, 1), matrix(b, v, 4 * c, 2)], |b, t| b
+            .head(&t[0], &t[1]));
+        versus!(gpu, "tangent of a bias", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2)], |b, t| {
+            let mut y = copy(b, &t[0]);
+            b.add_vector(&t[1], &mut y);
+            y
+        });
         versus!(gpu, "head", |b| [matrix(b, n, c, 1), matrix(b, v, c, 2)], |b, t| b.head(&t[0], &t[1]));
         let attend = (4, 1.0 / 32f64.sqrt());
         versus!(gpu, "attention", |b| [matrix(b, n, 3 * c, 1)], |b, t| b
@@ -242,34 +258,59 @@ mod gpu {
         for kind in [Direction::Sphere, Direction::Rademacher] {
             let stream = DirectionStream::new(1, 2, 3, kind, n * 4 * c);
             versus!(gpu, format!("direction, {kind:?}"), |_b| (), |b, _t| b.direction(&stream, 0, n, 4 * c));
+            let ids: Vec<u32> = (0..n as u32).map(|i| i * 37 % n as u32).collect();
+            let rows = format!("rows of one, {kind:?}");
+            versus!(gpu, rows, |_b| (), |b, _t| b.direction_rows(&stream, 0, &ids, 4 * c));
         }
     }
 
-    fn step(gpu: &Gpu) {
-        let (samples, length) = (4, 32);
-        let batch = batch(&small(), samples, length);
-        let w = batch.weights(Reduction::SampleMean);
-        println!("\na step of 4 layers, 128 wide, {samples} x {length} tokens");
-        let cpu = Decoder::new(Cpu::<f32>::new(), weights(small())).unwrap();
-        let mut sum = Sum::new(&cpu.backend, &cpu.layout, |_| true);
-        let want = cpu.backend.download(&cpu.backward(&batch, &w, &mut sum)).unwrap();
-        let cpu_time = milliseconds(3, || drop(cpu.backward(&batch, &w, &mut sum)));
-        let decoder = Decoder::new(gpu.clone(), weights(small())).unwrap();
-        let mut sum = Sum::new(gpu, &decoder.layout, |_| true);
-        let got = gpu.download(&decoder.backward(&batch, &w, &mut sum)).unwrap();
-        assert!(got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 1e-4 * w.abs().max(1.0)), "losses differ");
-        let before = gpu.submissions();
-        let gpu_time = milliseconds(3, || {
-            drop(decoder.backward(&batch, &w, &mut sum));
-            gpu.finish().unwrap();
+    #[allow(unused_mut)]
+    fn updates(gpu: &Gpu) {
+        let (n, c) = (512, 1024);
+        let k = Constants { keep_m: 0.9, take_m: 0.1, keep_v: 0.999, take_v: 0.001, eps: 1e-8 };
+        let step = Step { decay: 0.9999, rate: 1e-3, correction: 3.0 };
+        let at = Address { seed: 1, step: 2, tensor: 3 };
+        let idle = vec![step; 100];
+        // Weights, moments and a gradient; every run starts from the same.
+        versus!(gpu, "adamw", |b| [1, 2, 3, 4].map(|i| matrix(b, n, c, i)), |b, t| {
+            let (mut w, mut m, mut v) = (copy(b, &t[0]), copy(b, &t[1]), b.zeros(n, c));
+            b.adamw(&mut w, (&mut m, &mut v), &t[3], 0, 1.0, &step, &k);
+            w
         });
-        let tokens = (samples * length) as f64;
-        println!("cpu {cpu_time:.1} ms, {:.0} tokens/s", tokens / cpu_time * 1e3);
-        println!(
-            "gpu {gpu_time:.1} ms, {:.0} tokens/s, {} submissions",
-            tokens / gpu_time * 1e3,
-            (gpu.submissions() - before) / 4
-        );
+        versus!(gpu, "adamw, 100 idle steps", |b| [1, 2].map(|i| matrix(b, n, c, i)), |b, t| {
+            let (mut w, mut m, mut v) = (copy(b, &t[0]), copy(b, &t[1]), b.zeros(n, c));
+            b.adamw(&mut w, (&mut m, &mut v), &t[1], 0, 1.0, &step, &k);
+            b.adamw_idle(&mut w, (&mut m, &mut v), &idle, &k);
+            w
+        });
+        versus!(gpu, "decay, 100 steps", |b| [matrix(b, n, c, 1)], |b, t| {
+            let mut w = copy(b, &t[0]);
+            b.decay(&mut w, &idle);
+            w
+        });
+        versus!(gpu, "direct update", |b| [matrix(b, n, c, 1), matrix(b, n, c, 2)], |b, t| {
+            let mut w = copy(b, &t[0]);
+            b.subtract(&mut w, &t[1], 0, 0.5);
+            w
+        });
+        versus!(gpu, "signs", |b| [matrix(b, n, c, 1)], |b, t| {
+            let mut x = copy(b, &t[0]);
+            b.signs(&mut x, at);
+            x
+        });
+        versus!(gpu, "signs, error feedback", |b| [matrix(b, n, c, 1), matrix(b, n, c, 2)], |b, t| {
+            let (mut x, mut memory) = (copy(b, &t[0]), copy(b, &t[1]));
+            b.signs_with_memory(&mut x, &mut memory, at);
+            x
+        });
+        versus!(gpu, "rounding to 8 bits", |b| [matrix(b, n, c, 1)], |b, t| {
+            let mut x = copy(b, &t[0]);
+            b.quantise(&mut x, 8, at);
+            // A word may round an element to the next level on one side: a little of a row's inner product.
+            let mut out = b.zeros(n, 1);
+            b.add_row_dots(&x, &t[0], &mut out, 0);
+            out
+        });
     }
 
     /// Ours against one thread an element, both on the same adapter.

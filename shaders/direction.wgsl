@@ -1,4 +1,4 @@
-// Mirrors rng::DirectionStream::fill: a block of a public direction, from the same ChaCha words as the CPU.
+// Mirrors rng::DirectionStream::fill: a block of a public direction, or rows of one, from the same ChaCha words as the CPU.
 //
 // Prepended constant: KIND, 0 for the sphere, 1 for signs. Signs are the CPU's to the bit. On the sphere the words are, and the
 // Gaussians up to what the driver does to `a * b + c`: rng::math is the word on what must be exact.
@@ -29,59 +29,6 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read_write> out: array<f32>;
-
-fn rotate(x: u32, by: u32) -> u32 {
-    return (x << by) | (x >> (32u - by));
-}
-
-struct Four {
-    a: u32,
-    b: u32,
-    c: u32,
-    d: u32,
-}
-
-fn quarter(a0: u32, b0: u32, c0: u32, d0: u32) -> Four {
-    var a = a0 + b0;
-    var d = rotate(d0 ^ a, 16u);
-    var c = c0 + d;
-    var b = rotate(b0 ^ c, 12u);
-    a += b;
-    d = rotate(d ^ a, 8u);
-    c += d;
-    b = rotate(b ^ c, 7u);
-    return Four(a, b, c, d);
-}
-
-// Block `low, high` of the stream: rng::public documents the input.
-fn chacha8(low: u32, high: u32) -> array<u32, 16> {
-    let start = array<u32, 16>(
-        0x61707865u, 0x3320646eu, 0x79622d32u, 0x6b206574u, p.key0, p.key1, p.key2, p.key3,
-        p.key4, p.key5, p.key6, p.key7, low, high, p.group, p.step);
-    var x = start;
-    for (var round = 0u; round < 4u; round += 1u) {
-        var q = quarter(x[0], x[4], x[8], x[12]);
-        x[0] = q.a; x[4] = q.b; x[8] = q.c; x[12] = q.d;
-        q = quarter(x[1], x[5], x[9], x[13]);
-        x[1] = q.a; x[5] = q.b; x[9] = q.c; x[13] = q.d;
-        q = quarter(x[2], x[6], x[10], x[14]);
-        x[2] = q.a; x[6] = q.b; x[10] = q.c; x[14] = q.d;
-        q = quarter(x[3], x[7], x[11], x[15]);
-        x[3] = q.a; x[7] = q.b; x[11] = q.c; x[15] = q.d;
-        q = quarter(x[0], x[5], x[10], x[15]);
-        x[0] = q.a; x[5] = q.b; x[10] = q.c; x[15] = q.d;
-        q = quarter(x[1], x[6], x[11], x[12]);
-        x[1] = q.a; x[6] = q.b; x[11] = q.c; x[12] = q.d;
-        q = quarter(x[2], x[7], x[8], x[13]);
-        x[2] = q.a; x[7] = q.b; x[8] = q.c; x[13] = q.d;
-        q = quarter(x[3], x[4], x[9], x[14]);
-        x[3] = q.a; x[4] = q.b; x[9] = q.c; x[14] = q.d;
-    }
-    for (var i = 0u; i < 16u; i += 1u) {
-        x[i] += start[i];
-    }
-    return x;
-}
 
 // rng::math::ln.
 fn ln(x: f32) -> f32 {
@@ -117,15 +64,39 @@ fn cos_sin_turn(word: u32) -> vec2<f32> {
     return turned * vec2<f32>(cos_sign, sin_sign);
 }
 
-// Element i, counted from the first block.
-fn put(i: u32, v: f32) {
-    if (i >= p.skip && i - p.skip < p.count) {
-        let at = i - p.skip;
-        out[p.start + (at / p.cols) * p.line + at % p.cols] = v;
+// Element i, counted from a block's first; what is kept begins at `skip`, is `count` long, and goes to `base` on, row by row.
+fn put(base: u32, skip: u32, count: u32, i: u32, v: f32) {
+    if (i >= skip && i - skip < count) {
+        let at = i - skip;
+        out[base + (at / p.cols) * p.line + at % p.cols] = v;
     }
 }
 
-// A thread makes what one block of words gives: 16 Gaussians or 512 signs.
+// What one block of words gives: 16 Gaussians or 512 signs, the first of them element `first`.
+fn make(low: u32, high: u32, first: u32, base: u32, skip: u32, count: u32) {
+    let key = array<u32, 8>(p.key0, p.key1, p.key2, p.key3, p.key4, p.key5, p.key6, p.key7);
+    var words = chacha8(key, p.group, p.step, low, high);
+    if (KIND == 0u) {
+        for (var j = 0u; j < 8u; j += 1u) {
+            // rng::gauss::open_unit and box_muller.
+            let u = (f32(words[j] >> 9u) + 0.5) * (1.0 / 8388608.0);
+            let radius = sqrt(-2.0 * ln(u));
+            let turn = cos_sin_turn(words[8u + j]);
+            put(base, skip, count, first + j, radius * turn.x * p.scale);
+            put(base, skip, count, first + 8u + j, radius * turn.y * p.scale);
+        }
+    } else {
+        for (var i = 0u; i < 512u; i += 1u) {
+            let bit = (words[i / 32u] >> (i % 32u)) & 1u;
+            put(base, skip, count, first + i, bitcast<f32>(bitcast<u32>(p.scale) | ((bit ^ 1u) << 31u)));
+        }
+    }
+}
+
+// 16 or 512 elements.
+const PER_BLOCK: u32 = 16u + 496u * KIND;
+
+// A thread makes what one block of words gives.
 @compute @workgroup_size(64)
 fn fill(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -133,24 +104,29 @@ fn fill(
     @builtin(local_invocation_index) lane: u32,
 ) {
     let block = linear_group(group, groups) * 64u + lane;
-    if (block >= p.blocks) {
-        return;
+    if (block < p.blocks) {
+        let low = p.block_low + block;
+        make(low, p.block_high + select(0u, 1u, low < block), block * PER_BLOCK, p.start, p.skip, p.count);
     }
-    let low = p.block_low + block;
-    var words = chacha8(low, p.block_high + select(0u, 1u, low < block));
-    if (KIND == 0u) {
-        for (var j = 0u; j < 8u; j += 1u) {
-            // rng::gauss::open_unit and box_muller.
-            let u = (f32(words[j] >> 9u) + 0.5) * (1.0 / 8388608.0);
-            let radius = sqrt(-2.0 * ln(u));
-            let turn = cos_sin_turn(words[8u + j]);
-            put(block * 16u + j, radius * turn.x * p.scale);
-            put(block * 16u + 8u + j, radius * turn.y * p.scale);
-        }
-    } else {
-        for (var i = 0u; i < 512u; i += 1u) {
-            let bit = (words[i / 32u] >> (i % 32u)) & 1u;
-            put(block * 512u + i, bitcast<f32>(bitcast<u32>(p.scale) | ((bit ^ 1u) << 31u)));
-        }
+}
+
+// The first block of each row, low half first, and the elements of it that come before the row.
+@group(0) @binding(2) var<storage, read> begins: array<vec4<u32>>;
+
+// Rows from anywhere in the direction: `blocks` threads a row, `count` rows.
+@compute @workgroup_size(64)
+fn rows(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups) * 64u + lane;
+    let row = id / p.blocks;
+    let block = id % p.blocks;
+    if (row < p.count) {
+        let begin = begins[row];
+        let low = begin.x + block;
+        let high = begin.y + select(0u, 1u, low < block);
+        make(low, high, block * PER_BLOCK, p.start + row * p.line, begin.z, p.cols);
     }
 }

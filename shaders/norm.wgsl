@@ -21,22 +21,7 @@ struct Params {
 @group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(2) var<storage, read> gain: array<vec4<f32>>;
 
-var<workgroup> partial: array<vec2<f32>, 64>;
-
-// The sum of v over the workgroup, in a fixed tree.
-fn sum_all(v: vec2<f32>, lane: u32) -> vec2<f32> {
-    partial[lane] = v;
-    workgroupBarrier();
-    for (var half = 32u; half > 0u; half /= 2u) {
-        if (lane < half) {
-            partial[lane] += partial[lane + half];
-        }
-        workgroupBarrier();
-    }
-    let total = partial[0];
-    workgroupBarrier();
-    return total;
-}
+const LANES: u32 = 64u;
 
 @group(0) @binding(3) var<storage, read> bias: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read_write> y: array<vec4<f32>>;

@@ -45,7 +45,7 @@ fn columns(
 
 @group(0) @binding(3) var<storage, read> b: array<vec4<f32>>;
 
-var<workgroup> partial: array<f32, 64>;
+const LANES: u32 = 64u;
 
 // out_i += <a_i, b_i>.
 @compute @workgroup_size(64)
@@ -63,16 +63,9 @@ fn row_dots(
         let x = keep(a[p.start_a / 4u + row * p.line + i], i * 4u, p.cols);
         sum += sum4(x * keep(b[p.start_b / 4u + row * p.line + i], i * 4u, p.cols));
     }
-    partial[lane] = sum;
-    workgroupBarrier();
-    for (var half = 32u; half > 0u; half /= 2u) {
-        if (lane < half) {
-            partial[lane] += partial[lane + half];
-        }
-        workgroupBarrier();
-    }
+    let total = sum_one(sum, lane);
     if (lane == 0u) {
         let at = p.start_out / 4u + row;
-        out[at] = vec4<f32>(out[at].x + partial[0], 0.0, 0.0, 0.0);
+        out[at] = vec4<f32>(out[at].x + total, 0.0, 0.0, 0.0);
     }
 }

@@ -29,7 +29,7 @@ struct Params {
 const LINE: u32 = 9u;
 var<workgroup> tile_r: array<vec4<f32>, 144>;
 var<workgroup> tile_s: array<vec4<f32>, 144>;
-var<workgroup> lanes: array<f32, 64>;
+const LANES: u32 = 64u;
 
 fn load_a(row: u32, col: u32, end: u32) -> vec4<f32> {
     if (row >= end || col >= p.cols_a) {
@@ -84,18 +84,6 @@ fn put(lane: u32, line: u32, column: u32, m: mat4x4<f32>) {
     }
 }
 
-fn sum_lanes(v: f32, lane: u32) -> f32 {
-    lanes[lane] = v;
-    workgroupBarrier();
-    for (var half = 32u; half > 0u; half /= 2u) {
-        if (lane < half) {
-            lanes[lane] += lanes[lane + half];
-        }
-        workgroupBarrier();
-    }
-    return lanes[0];
-}
-
 // A tile of <x_t, x_s> <dy_t, dy_s>; tiles below the diagonal count twice.
 @compute @workgroup_size(64)
 fn gram(
@@ -129,7 +117,7 @@ fn gram(
         y = multiply(y, lane);
         workgroupBarrier();
     }
-    let total = sum_lanes((dot(x.r0, y.r0) + dot(x.r1, y.r1)) + (dot(x.r2, y.r2) + dot(x.r3, y.r3)), lane);
+    let total = sum_one((dot(x.r0, y.r0) + dot(x.r1, y.r1)) + (dot(x.r2, y.r2) + dot(x.r3, y.r3)), lane);
     if (lane == 0u) {
         partials[id] = total * select(2.0, 1.0, item.z == item.w);
     }
@@ -166,7 +154,7 @@ fn squares(
         g = multiply(g, lane);
         workgroupBarrier();
     }
-    let total = sum_lanes((dot(g.r0, g.r0) + dot(g.r1, g.r1)) + (dot(g.r2, g.r2) + dot(g.r3, g.r3)), lane);
+    let total = sum_one((dot(g.r0, g.r0) + dot(g.r1, g.r1)) + (dot(g.r2, g.r2) + dot(g.r3, g.r3)), lane);
     if (lane == 0u) {
         partials[id] = total;
     }
@@ -219,7 +207,7 @@ fn tied(
     }
     let row = item.x + 32u * item.z + 4u * (lane / 8u);
     let s = item.x + 32u * item.w + 4u * (lane % 8u);
-    let total = sum_lanes(
+    let total = sum_one(
         (dot(t.r0, logits4(row, s, end)) + dot(t.r1, logits4(row + 1u, s, end)))
             + (dot(t.r2, logits4(row + 2u, s, end)) + dot(t.r3, logits4(row + 3u, s, end))),
         lane);
@@ -251,7 +239,7 @@ fn rows(
         }
         square += dot(sum, sum);
     }
-    let total = sum_lanes(square, lane);
+    let total = sum_one(square, lane);
     if (lane == 0u) {
         partials[id] = total;
     }
@@ -275,7 +263,7 @@ fn collect(
     for (var j = begins[id] + lane; j < begins[id + 1u]; j += 64u) {
         sum += given[j];
     }
-    let total = sum_lanes(sum, lane);
+    let total = sum_one(sum, lane);
     if (lane == 0u) {
         let at = p.start_out / 4u + id;
         out[at] = vec4<f32>(out[at].x + total, 0.0, 0.0, 0.0);

@@ -19,35 +19,7 @@ const LOWEST: f32 = -3.0e38;
 @group(0) @binding(2) var<storage, read> targets: array<u32>;
 @group(0) @binding(3) var<storage, read_write> stats: array<vec4<f32>>;
 
-var<workgroup> partial: array<vec2<f32>, 256>;
-
-fn sum_all(v: vec2<f32>, lane: u32) -> vec2<f32> {
-    partial[lane] = v;
-    workgroupBarrier();
-    for (var half = 128u; half > 0u; half /= 2u) {
-        if (lane < half) {
-            partial[lane] += partial[lane + half];
-        }
-        workgroupBarrier();
-    }
-    let total = partial[0];
-    workgroupBarrier();
-    return total;
-}
-
-fn max_all(v: f32, lane: u32) -> f32 {
-    partial[lane].x = v;
-    workgroupBarrier();
-    for (var half = 128u; half > 0u; half /= 2u) {
-        if (lane < half) {
-            partial[lane].x = max(partial[lane].x, partial[lane + half].x);
-        }
-        workgroupBarrier();
-    }
-    let largest = partial[0].x;
-    workgroupBarrier();
-    return largest;
-}
+const LANES: u32 = 256u;
 
 @compute @workgroup_size(256)
 fn forward(

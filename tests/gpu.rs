@@ -8,7 +8,9 @@ use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::model::Activation;
 use ferret::ops::Segments;
 use ferret::ops::clip::ClipFunction;
+use ferret::ops::compress::Address;
 use ferret::ops::cross_entropy::IGNORE;
+use ferret::ops::update::{Constants, Step};
 use ferret::rng::{Direction, DirectionStream};
 use std::sync::OnceLock;
 
@@ -98,6 +100,10 @@ fn matrix_products() {
         (65, 17, 129),
         (130, 70, 67),
         (1, 33, 200),
+        (1, 64, 64),
+        (1, 803, 37),
+        (1, 41, 1301),
+        (1, 3, 1),
         (0, 4, 3),
         (4, 0, 3),
         (9, 700, 13),
@@ -558,5 +564,203 @@ fn clipping() {
             let clipped = norm(&read(gpu, &x));
             assert!(clipped <= bound && clipped > 0.998 * bound, "{clipped:e}, bound {bound:e}");
         }
+    }
+}
+
+#[test]
+fn several_downloads_at_once() {
+    if gpus().is_empty() {
+        return;
+    }
+    // Its own device: submissions are counted.
+    let gpu = Gpu::new(None).unwrap();
+    let shapes = [(3, 5), (0, 4), (4, 0), (1, 1), (70, 33), (2000, 3000), (2000, 3001), (1, 7)];
+    let data: Vec<Vec<f32>> = shapes.iter().enumerate().map(|(i, (r, c))| noise(r * c, i as u64)).collect();
+    let up = |((r, c), d): (&(usize, usize), &Vec<f32>)| gpu.upload(*r, *c, d.clone()).unwrap();
+    let tensors: Vec<_> = shapes.iter().zip(&data).map(up).collect();
+    gpu.finish().unwrap();
+    let before = gpu.submissions();
+    assert!(gpu.download_all(&tensors.iter().collect::<Vec<_>>()).unwrap() == data);
+    assert_eq!(gpu.submissions() - before, 2, "staging memory holds several tensors");
+    let before = gpu.submissions();
+    assert!(gpu.download_all(&tensors[..5].iter().collect::<Vec<_>>()).unwrap() == data[..5]);
+    assert_eq!(gpu.submissions() - before, 1, "one wait");
+    assert!(gpu.download_all(&[]).unwrap().is_empty());
+}
+
+#[test]
+fn rows_of_directions() {
+    for (kind, tolerance) in [(Direction::Rademacher, 0.0), (Direction::Sphere, 2e-6)] {
+        for (offset, v, cols) in [(0, 9, 16), (17, 40, 7), (1023, 30, 601), (5, 3, 1)] {
+            let stream = DirectionStream::new(42, 3, 5, kind, offset + v * cols);
+            let ids: Vec<u32> = [v - 1, 0, v / 2, v / 2, 1].map(|i| i as u32).to_vec();
+            parity!(
+                tolerance,
+                |b| vec![
+                    read(b, &b.direction_rows(&stream, offset, &ids, cols)),
+                    read(b, &b.direction_rows(&stream, offset, &[], cols)),
+                ],
+                "{kind:?}, {v} x {cols} from {offset}"
+            );
+        }
+    }
+}
+
+#[test]
+fn scattering_is_deterministic() {
+    // Every row of the table is hit hundreds of times, in an order that does not depend on the device.
+    let (n, c) = (3001, 33);
+    let ids: Vec<u32> = (0..n as u32).map(|i| i * i % 7).collect();
+    for gpu in gpus() {
+        let dy = matrix(gpu, n, c, 1);
+        let once = || {
+            let mut table = gpu.zeros(7, c);
+            gpu.add_rows(&ids, &dy, 0..n, &mut table);
+            read(gpu, &table).iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        };
+        let first = once();
+        (0..5).for_each(|_| assert_eq!(first, once()));
+    }
+}
+
+const K: Constants = Constants { keep_m: 0.9, take_m: 0.1, keep_v: 0.999, take_v: 0.001, eps: 1e-8 };
+
+/// The constants of AdamW's steps `from..to`.
+fn steps(from: i32, to: i32) -> Vec<Step> {
+    (from..to)
+        .map(|t| Step {
+            decay: 1.0 - 1e-5 * t as f32,
+            rate: (1e-2 / (1.0 - 0.9f64.powi(t))) as f32,
+            correction: (1.0 / (1.0 - 0.999f64.powi(t)).sqrt()) as f32,
+        })
+        .collect()
+}
+
+#[test]
+fn updates() {
+    for (n, c) in [(1, 1), (1, 7), (33, 5), (70, 256), (3, 1000), (300, 65)] {
+        parity!(
+            2e-6,
+            |b| {
+                let (mut w, g) = (matrix(b, n, c, 1), matrix(b, n, c, 2));
+                let mut lone = matrix(b, n, c, 3);
+                let (mut m, mut v) = (b.zeros(n, c), b.zeros(n, c));
+                b.adamw(&mut w, (&mut m, &mut v), &g, 0, -0.5, &steps(1, 2)[0], &K);
+                // 150 idle steps are more than one dispatch takes.
+                b.adamw_idle(&mut w, (&mut m, &mut v), &steps(2, 152), &K);
+                let later = b.rows(&g, n / 3..n);
+                b.adamw(&mut w, (&mut m, &mut v), &later, n / 3, 2.0, &steps(152, 153)[0], &K);
+                b.decay(&mut lone, &steps(1, 40));
+                b.subtract(&mut lone, &later, n / 3, 0.25);
+                vec![read(b, &w), read(b, &m), read(b, &v), read(b, &lone)]
+            },
+            "{n} x {c}"
+        );
+    }
+}
+
+#[test]
+fn small_moments_are_flushed_as_on_the_cpu() {
+    let g: Vec<f32> = (0..90).map(|i| 10f32.powi(-(i % 45))).collect();
+    parity!(
+        2e-6,
+        |b| {
+            let (mut w, g) = (b.upload(1, 90, vec![1.0; 90]).unwrap(), b.upload(1, 90, g.clone()).unwrap());
+            let (mut m, mut v) = (b.zeros(1, 90), b.zeros(1, 90));
+            b.adamw(&mut w, (&mut m, &mut v), &g, 0, 1.0, &steps(1, 2)[0], &K);
+            b.adamw_idle(&mut w, (&mut m, &mut v), &steps(2, 300), &K);
+            let zeros = |x: Vec<f32>| x.iter().map(|&x| f32::from(u8::from(x == 0.0))).collect::<Vec<_>>();
+            vec![read(b, &w), zeros(read(b, &m)), zeros(read(b, &v))]
+        },
+        "gradients from 1 to 1e-44"
+    );
+}
+
+/// A run that resumes catches up in other portions than one that goes on.
+#[test]
+fn catching_up_in_portions_gives_the_same_bits() {
+    for gpu in gpus() {
+        let run = |portions: &[i32]| {
+            let (mut w, g) = (matrix(gpu, 31, 33, 1), matrix(gpu, 31, 33, 2));
+            let (mut m, mut v) = (gpu.zeros(31, 33), gpu.zeros(31, 33));
+            gpu.adamw(&mut w, (&mut m, &mut v), &g, 0, 1.0, &steps(1, 2)[0], &K);
+            for pair in portions.windows(2) {
+                gpu.adamw_idle(&mut w, (&mut m, &mut v), &steps(pair[0], pair[1]), &K);
+            }
+            [&w, &m, &v].map(|x| read(gpu, x).iter().map(|x| x.to_bits()).collect::<Vec<_>>())
+        };
+        let whole = run(&[2, 202]);
+        assert_eq!(whole, run(&[2, 3, 9, 66, 67, 202]));
+        assert_eq!(whole, run(&(2..=202).collect::<Vec<_>>()));
+    }
+}
+
+#[test]
+fn signs_of_gradients() {
+    for (n, c) in [(1, 1), (1, 700), (33, 5), (70, 256), (513, 3), (300, 65)] {
+        // Ties in every block, and what is not a number.
+        let mut x: Vec<f32> = noise(n * c, 1).iter().map(|x| if x.abs() < 0.2 { 0.0 } else { *x }).collect();
+        x[n * c / 2] = f32::NAN;
+        let at = Address { seed: 7, step: 3, tensor: 5 };
+        parity!(
+            0.0,
+            |b| {
+                let mut x = b.upload(n, c, x.clone()).unwrap();
+                b.signs(&mut x, at);
+                vec![read(b, &x)]
+            },
+            "{n} x {c}"
+        );
+        parity!(
+            3e-6,
+            |b| {
+                let mut memory = matrix(b, n, c, 4);
+                let mut sent = Vec::new();
+                for step in 0..3 {
+                    let mut x = matrix(b, n, c, 5 + step);
+                    b.signs_with_memory(&mut x, &mut memory, Address { step: step as u32, ..at });
+                    sent.push(read(b, &x));
+                }
+                sent.push(read(b, &memory));
+                sent
+            },
+            "with memory, {n} x {c}"
+        );
+    }
+}
+
+#[test]
+fn rounding_to_levels() {
+    for (n, c) in [(1, 1), (1, 511), (1, 1500), (33, 5), (70, 256), (515, 12), (40, 64)] {
+        for bits in [2, 4, 8] {
+            let at = Address { seed: 7, step: 3, tensor: 5 };
+            let mut data = noise(n * c, 1);
+            data[0] = 0.0;
+            let mut want = data.clone();
+            ferret::ops::compress::quantise(&mut want, bits, at);
+            for gpu in gpus() {
+                let mut x = gpu.upload(n, c, data.clone()).unwrap();
+                gpu.quantise(&mut x, bits, at);
+                let got = read(gpu, &x);
+                let mut off = 0;
+                for (bucket, (got, want)) in got.chunks(512).zip(want.chunks(512)).enumerate() {
+                    let x = &data[bucket * 512..][..got.len()];
+                    let norm = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>().sqrt() as f32;
+                    let level = norm / ((1 << (bits - 1)) - 1) as f32;
+                    for (g, w) in got.iter().zip(want) {
+                        // A word that lies between the two fractions rounds to the neighbouring level.
+                        assert!((g - w).abs() <= 1.001 * level, "{g}, not {w}");
+                        off += usize::from((g - w).abs() > 1e-5 * norm);
+                    }
+                }
+                assert!(off * 1000 <= n * c, "{off} of {} elements are rounded otherwise", n * c);
+            }
+        }
+    }
+    // A bucket of zeros stays one.
+    for gpu in gpus() {
+        let mut x = gpu.zeros(3, 400);
+        gpu.quantise(&mut x, 4, Address { seed: 1, step: 2, tensor: 3 });
+        assert!(read(gpu, &x).iter().all(|&x| x == 0.0));
     }
 }

@@ -1,10 +1,12 @@
 //! The CPU: [`crate::ops`] on ndarray, with buffers that are reused from step to step.
 
-use super::Backend;
+use super::{Backend, cpu_update};
 use crate::error::{Error, Result};
 use crate::kernel::{Onto, Real, elementwise, matmul};
 use crate::model::Activation;
 use crate::ops::clip::{self, ClipFunction};
+use crate::ops::compress::{self, Address};
+use crate::ops::update::{Constants, Step};
 use crate::ops::{
     self, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual, sample_norm, token_stats,
 };
@@ -134,6 +136,10 @@ impl<F: Real> Backend for Cpu<F> {
         Ok(x.as_slice().iter().map(|x| x.f64() as f32).collect())
     }
 
+    fn download_all(&self, all: &[&Tensor<F>]) -> Result<Vec<Vec<f32>>> {
+        all.iter().map(|x| self.download(x)).collect()
+    }
+
     fn write(&self, x: &mut Tensor<F>, data: &[f32]) -> Result<()> {
         let to = x.as_slice_mut();
         if to.len() != data.len() {
@@ -156,6 +162,19 @@ impl<F: Real> Backend for Cpu<F> {
             direction.fill(offset + i * PIECE, piece);
             out.iter_mut().zip(piece).for_each(|(to, from)| *to = F::of(*from as f64));
         });
+        u
+    }
+
+    fn direction_rows(&self, direction: &DirectionStream, offset: usize, ids: &[u32], cols: usize) -> Tensor<F> {
+        let mut u = self.empty(ids.len(), cols);
+        let rows = u.as_slice_mut().par_chunks_mut(cols.max(1)).zip(ids);
+        rows.for_each_init(
+            || vec![0.0; cols],
+            |row, (out, &id)| {
+                direction.fill(offset + id as usize * cols, row);
+                out.iter_mut().zip(&*row).for_each(|(to, &from)| *to = F::of(from.into()));
+            },
+        );
         u
     }
 
@@ -433,5 +452,44 @@ impl<F: Real> Backend for Cpu<F> {
     fn token_stats(&self, logits: &Tensor<F>, targets: &[u32], stats: &mut Tensor<F>, first: usize) {
         let rows = stats.array.slice_mut(s![first..first + targets.len(), ..]);
         token_stats::forward(logits.view(), targets, rows);
+    }
+
+    // Updates and compression.
+
+    fn adamw(
+        &self,
+        w: &mut Tensor<F>,
+        moments: (&mut Tensor<F>, &mut Tensor<F>),
+        g: &Tensor<F>,
+        first: usize,
+        scale: f32,
+        s: &Step,
+        k: &Constants,
+    ) {
+        cpu_update::adamw(w, moments, g, first, scale, s, k);
+    }
+
+    fn adamw_idle(&self, w: &mut Tensor<F>, moments: (&mut Tensor<F>, &mut Tensor<F>), steps: &[Step], k: &Constants) {
+        cpu_update::adamw_idle(w, moments, steps, k);
+    }
+
+    fn decay(&self, w: &mut Tensor<F>, steps: &[Step]) {
+        cpu_update::decay(w, steps);
+    }
+
+    fn subtract(&self, w: &mut Tensor<F>, g: &Tensor<F>, first: usize, scale: f32) {
+        cpu_update::subtract(w, g, first, scale);
+    }
+
+    fn signs(&self, x: &mut Tensor<F>, at: Address) {
+        cpu_update::in_f32(x, |x| compress::signs(x, at));
+    }
+
+    fn signs_with_memory(&self, x: &mut Tensor<F>, memory: &mut Tensor<F>, at: Address) {
+        cpu_update::in_f32(x, |x| cpu_update::in_f32(memory, |memory| compress::signs_with_memory(x, memory, at)));
+    }
+
+    fn quantise(&self, x: &mut Tensor<F>, bits: u32, at: Address) {
+        cpu_update::in_f32(x, |x| compress::quantise(x, bits, at));
     }
 }

@@ -7,6 +7,7 @@
 //! do not return errors one by one: they poison the backend, and [`Backend::finish`] or the next download says what happened.
 
 pub mod cpu;
+mod cpu_update;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 
@@ -18,6 +19,8 @@ use crate::error::Result;
 use crate::model::Activation;
 use crate::ops::Segments;
 use crate::ops::clip::ClipFunction;
+use crate::ops::compress::Address;
+use crate::ops::update::{Constants, Step};
 use crate::rng::DirectionStream;
 use std::ops::Range;
 
@@ -34,12 +37,16 @@ pub trait Backend: Send + Sync {
     fn upload(&self, rows: usize, cols: usize, data: Vec<f32>) -> Result<Self::Tensor>;
     /// The content, row-major, waiting for it.
     fn download(&self, x: &Self::Tensor) -> Result<Vec<f32>>;
+    /// Several contents in one wait.
+    fn download_all(&self, all: &[&Self::Tensor]) -> Result<Vec<Vec<f32>>>;
     /// Replace the content of `x` by `data`, row-major.
     fn write(&self, x: &mut Self::Tensor, data: &[f32]) -> Result<()>;
     /// The content itself where it lies in host memory in f32, so that updates need not copy it.
     fn host_mut<'a>(&self, x: &'a mut Self::Tensor) -> Option<&'a mut [f32]>;
     /// A block of a public direction: its elements `offset ..` as a matrix.
     fn direction(&self, direction: &DirectionStream, offset: usize, rows: usize, cols: usize) -> Self::Tensor;
+    /// Rows `ids` of a matrix with `cols` columns whose elements are those of a public direction from `offset` on.
+    fn direction_rows(&self, direction: &DirectionStream, offset: usize, ids: &[u32], cols: usize) -> Self::Tensor;
     /// Rows `rows` of `x`, copied.
     fn rows(&self, x: &Self::Tensor, rows: Range<usize>) -> Self::Tensor;
     /// Wait for all work and report what went wrong.
@@ -214,4 +221,37 @@ pub trait Backend: Send + Sync {
 
     /// [`crate::ops::token_stats::forward`], into rows `first..` of `stats` (N x 4).
     fn token_stats(&self, logits: &Self::Tensor, targets: &[u32], stats: &mut Self::Tensor, first: usize);
+
+    // Updates and compression: post-processing of what was released, on weights and moments where they lie.
+
+    /// [`crate::ops::update::adamw_step`] on the rows from `first` on, as many as the gradient `g` has; moments are (m, v).
+    #[allow(clippy::too_many_arguments)]
+    fn adamw(
+        &self,
+        w: &mut Self::Tensor,
+        moments: (&mut Self::Tensor, &mut Self::Tensor),
+        g: &Self::Tensor,
+        first: usize,
+        scale: f32,
+        s: &Step,
+        k: &Constants,
+    );
+    /// [`crate::ops::update::adamw_idle`].
+    fn adamw_idle(
+        &self,
+        w: &mut Self::Tensor,
+        moments: (&mut Self::Tensor, &mut Self::Tensor),
+        steps: &[Step],
+        k: &Constants,
+    );
+    /// [`crate::ops::update::decay`].
+    fn decay(&self, w: &mut Self::Tensor, steps: &[Step]);
+    /// [`crate::ops::update::subtract`] on the rows from `first` on, as many as `g` has.
+    fn subtract(&self, w: &mut Self::Tensor, g: &Self::Tensor, first: usize, scale: f32);
+    /// [`crate::ops::compress::signs`].
+    fn signs(&self, x: &mut Self::Tensor, at: Address);
+    /// [`crate::ops::compress::signs_with_memory`].
+    fn signs_with_memory(&self, x: &mut Self::Tensor, memory: &mut Self::Tensor, at: Address);
+    /// [`crate::ops::compress::quantise`].
+    fn quantise(&self, x: &mut Self::Tensor, bits: u32, at: Address);
 }

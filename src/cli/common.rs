@@ -42,9 +42,29 @@ impl Compute {
         match self.device {
             Device::Cpu => job.run(Cpu::<f32>::new()),
             Device::Gpu => self.on_gpu(job),
-            Device::Auto if has_gpu() => self.on_gpu(job),
-            Device::Auto => job.run(Cpu::<f32>::new()),
+            Device::Auto => self.on_best(job),
         }
+    }
+
+    /// On a GPU if there is one that is not software and can be opened, else on the processor.
+    #[cfg(feature = "gpu")]
+    fn on_best<J: Job>(&self, job: J) -> Result<J::Output> {
+        let Some(info) = crate::backend::gpu::preferred() else { return job.run(Cpu::<f32>::new()) };
+        match crate::backend::Gpu::new(Some(&info.index.to_string())) {
+            Ok(gpu) => {
+                eprintln!("device: {} ({})", info.name, info.backend);
+                job.run(gpu)
+            }
+            Err(e) => {
+                eprintln!("note: {e}; the processor is used");
+                job.run(Cpu::<f32>::new())
+            }
+        }
+    }
+
+    #[cfg(not(feature = "gpu"))]
+    fn on_best<J: Job>(&self, job: J) -> Result<J::Output> {
+        job.run(Cpu::<f32>::new())
     }
 
     #[cfg(feature = "gpu")]
@@ -58,14 +78,6 @@ impl Compute {
     fn on_gpu<J: Job>(&self, _: J) -> Result<J::Output> {
         Err(Error::Device("this program was built without the feature `gpu`: use --device cpu".into()))
     }
-}
-
-/// Whether there is an adapter that `--device auto` should prefer to the processor.
-fn has_gpu() -> bool {
-    #[cfg(feature = "gpu")]
-    return crate::backend::gpu::adapters().first().is_some_and(|a| !a.is_software());
-    #[cfg(not(feature = "gpu"))]
-    false
 }
 
 /// Fix the number of threads of this process, before any work.

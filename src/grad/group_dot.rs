@@ -50,12 +50,7 @@ impl GroupDirection {
 
     /// Rows `ids` of p's part of the direction.
     fn gathered<B: Backend>(&self, b: &B, p: ParamId, ids: &[u32]) -> Option<B::Tensor> {
-        let (offset, _, cols) = self.member(p)?;
-        let mut rows = vec![0.0; ids.len() * cols];
-        for (row, &id) in rows.chunks_exact_mut(cols).zip(ids) {
-            self.stream.fill(offset + id as usize * cols, row);
-        }
-        Some(b.upload(ids.len(), cols, rows).expect("the length is the shape's"))
+        self.member(p).map(|(offset, _, cols)| b.direction_rows(&self.stream, offset, ids, cols))
     }
 }
 

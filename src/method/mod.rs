@@ -10,6 +10,7 @@ pub mod folder;
 pub mod groups;
 pub mod held;
 pub mod sampler;
+mod tally;
 
 pub use boundary::{Opening, Sensitive};
 pub use held::Held;

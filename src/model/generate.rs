@@ -31,8 +31,8 @@ impl<B: Backend> Decoder<B> {
         Cache { blocks: (0..self.config.layers).map(|_| (table(), table())).collect(), len: 0 }
     }
 
-    /// Run `ids` after what is in the cache; the logits of the last of them. The same numbers, to the bit, as running the
-    /// whole text at once.
+    /// Run `ids` after what is in the cache; the logits of the last of them. On the CPU the same numbers, to the bit, as running
+    /// the whole text at once; a GPU adds one row's products in another order.
     pub fn extend(&self, cache: &mut Cache<B>, ids: &[u32]) -> Result<Vec<f32>> {
         let (b, layout) = (&self.backend, &self.layout);
         let past = cache.len;

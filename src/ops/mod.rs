@@ -6,6 +6,7 @@
 pub mod activation;
 pub mod attention;
 pub mod clip;
+pub mod compress;
 pub mod cross_entropy;
 pub mod embedding;
 pub mod linear;
@@ -14,6 +15,7 @@ pub mod residual;
 pub mod sample_norm;
 pub mod segments;
 pub mod token_stats;
+pub mod update;
 
 pub use segments::Segments;
 

@@ -55,9 +55,9 @@ struct State {
 /// First and second moments of a tensor.
 pub type Moments<'a> = (&'a [f32], &'a [f32]);
 
-/// AdamW over the tensors of a decoder.
+/// The constants of every step of a run: knows no weights.
 #[derive(Clone, Debug)]
-pub struct AdamW {
+pub struct Timeline {
     hyper: Hyper,
     schedule: Schedule,
     steps: u32,
@@ -65,12 +65,11 @@ pub struct AdamW {
     constants: Constants,
     /// `1 - beta1^t`, `1 - beta2^t` for t = 1 .. steps; powers by repeated multiplication.
     corrections: Vec<(f64, f64)>,
-    tensors: Vec<State>,
 }
 
-impl AdamW {
-    /// For a run of `steps` steps over `tensors` tensors. No moment is allocated before a tensor's first gradient.
-    pub fn new(tensors: usize, steps: u32, hyper: Hyper, schedule: Schedule, silent: Silent) -> Self {
+impl Timeline {
+    /// For a run of `steps` steps.
+    pub fn new(steps: u32, hyper: Hyper, schedule: Schedule, silent: Silent) -> Self {
         let mut powers = (1.0, 1.0);
         let corrections = (0..steps)
             .map(|_| {
@@ -85,11 +84,16 @@ impl AdamW {
             take_v: (1.0 - hyper.beta2) as f32,
             eps: hyper.eps as f32,
         };
-        Self { hyper, schedule, steps, silent, constants, corrections, tensors: vec![State::default(); tensors] }
+        Self { hyper, schedule, steps, silent, constants, corrections }
+    }
+
+    /// The constants of all steps.
+    pub fn constants(&self) -> Constants {
+        self.constants
     }
 
     /// The constants of the `t`-th update (from 1), made at `step` (from 0).
-    fn constants_at(&self, t: u32, step: u32) -> Step {
+    fn at(&self, t: u32, step: u32) -> Step {
         let rate = self.schedule.rate(self.hyper.learning_rate, step, self.steps);
         let (c1, c2) = self.corrections[t as usize - 1];
         Step {
@@ -99,16 +103,45 @@ impl AdamW {
         }
     }
 
+    /// The constants for a gradient at `step` to a tensor that has `done` steps behind it.
+    ///
+    /// Panics when the step is not below the number of steps, or was applied already.
+    pub fn gradient(&self, done: u32, step: u32) -> Step {
+        assert!(step < self.steps, "step {step} of a run of {}", self.steps);
+        assert!(self.silent == Silent::None || done == step, "step {step} of a tensor comes after step {done}");
+        self.at(done + 1, step)
+    }
+
+    /// The idle steps due before `step` to a tensor that has `done` steps behind it.
+    pub fn idle(&self, done: u32, step: u32) -> Vec<Step> {
+        match self.silent {
+            Silent::Zero => (done..step).map(|s| self.at(s + 1, s)).collect(),
+            Silent::None => Vec::new(),
+        }
+    }
+}
+
+/// AdamW over the tensors of a decoder.
+#[derive(Clone, Debug)]
+pub struct AdamW {
+    timeline: Timeline,
+    tensors: Vec<State>,
+}
+
+impl AdamW {
+    /// For a run of `steps` steps over `tensors` tensors. No moment is allocated before a tensor's first gradient.
+    pub fn new(tensors: usize, steps: u32, hyper: Hyper, schedule: Schedule, silent: Silent) -> Self {
+        let timeline = Timeline::new(steps, hyper, schedule, silent);
+        Self { timeline, tensors: vec![State::default(); tensors] }
+    }
+
     /// Apply `gradient` to tensor `id` at `step`, after whatever idle steps came before.
     ///
     /// Panics when the step is not below the number of steps, or was applied already.
     pub fn step(&mut self, step: u32, id: ParamId, weights: &mut [f32], gradient: Gradient) {
-        assert!(step < self.steps, "step {step} of a run of {}", self.steps);
         self.catch_up(step, id, weights);
-        let done = self.tensors[id.0].done;
-        assert!(self.silent == Silent::None || done == step, "step {step} of tensor {} comes after step {done}", id.0);
-        let s = self.constants_at(done + 1, step);
-        let k = self.constants;
+        let s = self.timeline.gradient(self.tensors[id.0].done, step);
+        let k = self.timeline.constants();
         let state = &mut self.tensors[id.0];
         state.done += 1;
         let (m, v) = state.moments.get_or_insert_with(|| (vec![0.0; weights.len()], vec![0.0; weights.len()]));
@@ -123,12 +156,11 @@ impl AdamW {
 
     /// Bring tensor `id` to where it stands before `step`: idle steps that are due are taken now.
     pub fn catch_up(&mut self, step: u32, id: ParamId, weights: &mut [f32]) {
-        let done = self.tensors[id.0].done;
-        if self.silent == Silent::None || done >= step {
+        let steps = self.timeline.idle(self.tensors[id.0].done, step);
+        if steps.is_empty() {
             return;
         }
-        let steps: Vec<Step> = (done..step).map(|s| self.constants_at(s + 1, s)).collect();
-        let k = self.constants;
+        let k = self.timeline.constants();
         let state = &mut self.tensors[id.0];
         state.done = step;
         match &mut state.moments {

@@ -5,10 +5,12 @@
 
 pub mod adamw;
 pub mod direct;
-pub mod elementwise;
+pub mod memory;
 pub mod schedule;
 
-pub use adamw::{AdamW, Hyper, Silent};
+pub use crate::ops::update as elementwise;
+pub use adamw::{AdamW, Hyper, Silent, Timeline};
+pub use memory::{Given, Updates};
 pub use schedule::Schedule;
 
 use crate::rng::DirectionStream;
@@ -29,8 +31,7 @@ pub enum Gradient<'a> {
     Dense(&'a [f32]),
 }
 
-/// Elements of a task.
-pub(crate) const BLOCK: usize = 1 << 14;
+pub(crate) use crate::ops::update::BLOCK;
 
 /// Elements of a direction kept at a time.
 pub(crate) const PIECE: usize = 1 << 10;

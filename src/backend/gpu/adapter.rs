@@ -101,6 +101,46 @@ pub fn adapters() -> Vec<AdapterInfo> {
     enumerate().iter().enumerate().map(|(i, a)| AdapterInfo::new(i, a)).collect()
 }
 
+/// The number of the adapter that `wanted` names, by number or by part of its name; without a name, the first.
+fn find(infos: &[AdapterInfo], wanted: Option<&str>) -> Result<usize> {
+    if infos.is_empty() {
+        return Err(Error::Device(
+            "no GPU adapter was found: install a Vulkan, Metal or DX12 driver (mesa-vulkan-drivers has a software one), \
+             or use --device cpu"
+                .into(),
+        ));
+    }
+    let Some(wanted) = wanted else { return Ok(0) };
+    let matches = |i: &AdapterInfo| i.name.to_lowercase().contains(&wanted.to_lowercase());
+    match wanted.parse::<usize>() {
+        Ok(i) if i < infos.len() => Ok(i),
+        _ => infos.iter().position(matches).ok_or_else(|| {
+            let names: Vec<&str> = infos.iter().map(|i| i.name.as_str()).collect();
+            Error::Device(format!(
+                "no adapter is called `{wanted}`: this machine has {}; choose one by part of its name or by its number \
+                 in `ferret devices`",
+                names.join(", ")
+            ))
+        }),
+    }
+}
+
+/// The adapter that the environment names.
+fn from_environment() -> Option<String> {
+    std::env::var(ADAPTER_VARIABLE).ok().filter(|s| !s.is_empty())
+}
+
+/// What `--device auto` takes: the adapter that the environment names, or else the most capable one; none where that is a
+/// processor posing as a GPU, which is slower than `--device cpu`.
+pub fn preferred() -> Option<AdapterInfo> {
+    choose(adapters(), from_environment().as_deref())
+}
+
+fn choose(infos: Vec<AdapterInfo>, wanted: Option<&str>) -> Option<AdapterInfo> {
+    let index = find(&infos, wanted).ok()?;
+    infos.into_iter().nth(index).filter(|info| !info.is_software())
+}
+
 /// An open device.
 pub(super) struct Opened {
     pub(super) info: AdapterInfo,
@@ -112,34 +152,10 @@ pub(super) struct Opened {
 
 /// Open the adapter that `selector`, or else the environment, names; else the first.
 pub(super) fn open(selector: Option<&str>) -> Result<Opened> {
-    let from_environment = std::env::var(ADAPTER_VARIABLE).ok().filter(|s| !s.is_empty());
-    let selector = selector.map(str::to_owned).or(from_environment);
+    let selector = selector.map(str::to_owned).or_else(from_environment);
     let adapters = enumerate();
     let infos: Vec<AdapterInfo> = adapters.iter().enumerate().map(|(i, a)| AdapterInfo::new(i, a)).collect();
-    if adapters.is_empty() {
-        return Err(Error::Device(
-            "no GPU adapter was found: install a Vulkan, Metal or DX12 driver (mesa-vulkan-drivers has a software one), \
-             or use --device cpu"
-                .into(),
-        ));
-    }
-    let index = match &selector {
-        None => 0,
-        Some(wanted) => {
-            let matches = |i: &AdapterInfo| i.name.to_lowercase().contains(&wanted.to_lowercase());
-            match wanted.parse::<usize>() {
-                Ok(i) if i < infos.len() => i,
-                _ => infos.iter().position(matches).ok_or_else(|| {
-                    let names: Vec<&str> = infos.iter().map(|i| i.name.as_str()).collect();
-                    Error::Device(format!(
-                        "no adapter is called `{wanted}`: this machine has {}; choose one by part of its name or by \
-                         its number in `ferret devices`",
-                        names.join(", ")
-                    ))
-                })?,
-            }
-        }
-    };
+    let index = find(&infos, selector.as_deref())?;
     let info = infos[index].clone();
     let limits = adapters[index].limits();
     let (device, queue) = pollster::block_on(adapters[index].request_device(&wgpu::DeviceDescriptor {
@@ -152,4 +168,38 @@ pub(super) fn open(selector: Option<&str>) -> Result<Opened> {
     })?;
     let fault = Fault::watch(&device, &info);
     Ok(Opened { info, device, queue, limits, fault })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(index: usize, name: &str, kind: &'static str) -> AdapterInfo {
+        AdapterInfo {
+            index,
+            name: name.into(),
+            backend: "Vulkan".into(),
+            kind,
+            driver: String::new(),
+            max_buffer: 0,
+            max_binding: 0,
+            workgroup_memory: 0,
+            workgroup_threads: 256,
+            subgroup: (8, 8),
+            features: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn auto_takes_a_real_gpu_and_never_a_software_one() {
+        let (real, soft) = (info(0, "Radeon", "integrated"), info(1, "llvmpipe", "software"));
+        let name =
+            |infos: &[&AdapterInfo], wanted| choose(infos.iter().copied().cloned().collect(), wanted).map(|i| i.name);
+        assert_eq!(name(&[], None), None);
+        assert_eq!(name(&[&soft], None), None);
+        assert_eq!(name(&[&real, &soft], None).as_deref(), Some("Radeon"));
+        assert_eq!(name(&[&real, &soft], Some("llvm")), None);
+        assert_eq!(name(&[&real, &soft], Some("0")).as_deref(), Some("Radeon"));
+        assert_eq!(name(&[&real, &soft], Some("no such")), None);
+    }
 }

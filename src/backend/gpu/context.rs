@@ -2,7 +2,7 @@
 
 use super::adapter::{AdapterInfo, Opened};
 use super::fault::Fault;
-use super::kernels::Kernel;
+use super::kernels::{self, Kernel};
 use super::pool::{Pool, class};
 use super::recorder::{Recorder, Work};
 use super::tensor::{Tensor, Window, line};
@@ -95,7 +95,9 @@ impl Context {
             bytes = 0;
         }
         let mut pool = self.pool.lock().expect("no panic while holding the pool");
+        let held = pool.bytes();
         pool.take(class(bytes).min(limit & !255), |size| {
+            self.fault.asking(size, held);
             self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("matrix"),
                 size,
@@ -113,6 +115,13 @@ impl Context {
     pub(super) fn allocated(&self) -> (u64, u64) {
         let pool = self.pool.lock().expect("no panic while holding the pool");
         (pool.made, pool.bytes())
+    }
+
+    /// The kernels without a pipeline.
+    pub(super) fn unused(&self) -> Vec<String> {
+        let pipelines = self.pipelines.lock().expect("no panic while compiling");
+        let used = |k: &&&Kernel| pipelines.keys().any(|key| (key.0, key.1) == (k.file, k.entry));
+        kernels::ALL.iter().filter(|k| !used(k)).map(|k| format!("{} {}", k.file, k.entry)).collect()
     }
 
     /// Submissions so far.
@@ -259,13 +268,32 @@ impl Context {
 
     /// The content of `x`, row-major without padding.
     pub(super) fn read(&self, x: &Tensor) -> Result<Vec<f32>> {
+        Ok(self.read_all(&[x])?.remove(0))
+    }
+
+    /// The content of several tensors, in as few waits as staging memory allows: one, unless they are large.
+    pub(super) fn read_all(&self, all: &[&Tensor]) -> Result<Vec<Vec<f32>>> {
         self.fault.check()?;
-        let (cols, padded) = (x.cols, x.line());
-        let mut data = Vec::with_capacity(x.rows * cols);
-        let rows_at_once = (STAGING / (padded.max(1) * 4)).max(1);
-        for first in (0..x.rows).step_by(rows_at_once).filter(|_| cols > 0) {
-            let rows = first..(first + rows_at_once).min(x.rows);
-            let (from, bytes) = (x.byte(rows.start), x.byte(rows.end) - x.byte(rows.start));
+        let mut data: Vec<Vec<f32>> = all.iter().map(|x| Vec::with_capacity(x.rows * x.cols)).collect();
+        // Which tensor, from which byte, how many.
+        let mut pieces: Vec<(usize, u64, u64)> = Vec::new();
+        for (i, x) in all.iter().enumerate().filter(|(_, x)| x.cols > 0) {
+            let rows_at_once = (STAGING / (x.line() * 4)).max(1);
+            for first in (0..x.rows).step_by(rows_at_once) {
+                let end = (first + rows_at_once).min(x.rows);
+                pieces.push((i, x.byte(first), x.byte(end) - x.byte(first)));
+            }
+        }
+        let mut rest = &pieces[..];
+        while let Some(first) = rest.first() {
+            let mut total = first.2;
+            let fitting = rest[1..].iter().take_while(|p| {
+                total += p.2;
+                total <= STAGING as u64
+            });
+            let (together, later) = rest.split_at(1 + fitting.count());
+            rest = later;
+            let bytes: u64 = together.iter().map(|p| p.2).sum();
             let staging = self.readback.lock().expect("no panic while holding the pool").take(class(bytes), |size| {
                 self.device.create_buffer(&wgpu::BufferDescriptor {
                     label: Some("readback"),
@@ -276,7 +304,13 @@ impl Context {
             });
             {
                 let mut recorder = self.recorder();
-                recorder.copy(&self.device, |e| e.copy_buffer_to_buffer(x.buffer(), from, &staging, 0, bytes));
+                recorder.copy(&self.device, |e| {
+                    let mut to = 0;
+                    for &(i, from, bytes) in together {
+                        e.copy_buffer_to_buffer(all[i].buffer(), from, &staging, to, bytes);
+                        to += bytes;
+                    }
+                });
                 recorder.submit(&self.queue);
             }
             self.fault.check()?;
@@ -289,15 +323,19 @@ impl Context {
             // Another thread's wait may be the one that calls back, a moment after ours has returned.
             if outcome.recv_timeout(READBACK_PATIENCE) != Ok(true) {
                 self.fault.set("the result could not be read back".into());
-                return self.fault.check().map(|()| Vec::new());
+                self.fault.check()?;
             }
             {
                 let view = staging.get_mapped_range(..bytes).map_err(|e| {
                     Error::Device(format!("{}: the result could not be read back: {e}", self.info.name))
                 })?;
-                let numbers: &[f32] = bytemuck::cast_slice(&view);
-                for row in numbers.chunks_exact(padded) {
-                    data.extend_from_slice(&row[..cols]);
+                let mut numbers: &[f32] = bytemuck::cast_slice(&view);
+                for &(i, _, bytes) in together {
+                    let (own, rest) = numbers.split_at(bytes as usize / 4);
+                    numbers = rest;
+                    for row in own.chunks_exact(all[i].line()) {
+                        data[i].extend_from_slice(&row[..all[i].cols]);
+                    }
                 }
             }
             staging.unmap();

@@ -30,6 +30,7 @@ macro_rules! kernels {
 
 kernels! {
     MATMUL = "linear" "matmul" [1 read, 2 read, 3 read, 4 write];
+    MATVEC = "matvec" "vector" [1 read, 2 read, 3 read, 4 write];
     GATHER = "embedding" "gather" [1 read, 2 read, 3 write];
     SCATTER = "embedding" "scatter" [4 read, 5 read, 6 read, 7 read, 8 write];
     NORM = "norm" "forward" [1 read, 2 read, 3 read, 4 write, 5 write];
@@ -59,18 +60,39 @@ kernels! {
     CLIP_FACTORS = "clip" "factors" [1 write];
     CLIP_ROWS = "clip" "rows" [1 write, 2 read, 3 read];
     DIRECTION = "direction" "fill" [1 write];
+    DIRECTION_ROWS = "direction" "rows" [1 write, 2 read];
+    ADAMW = "update" "adamw" [1 write, 2 write, 3 write, 4 read];
+    ADAMW_IDLE = "update" "idle" [1 write, 2 write, 3 write, 5 read];
+    DECAY = "update" "decay" [1 write, 5 read];
+    SUBTRACT = "update" "subtract" [1 write, 4 read];
+    SIGNS = "compress" "signs" [1 write, 2 write, 3 read];
+    SIZES = "compress" "sizes" [1 write, 2 write];
+    QUANTISE = "compress" "quantise" [1 write];
     ATTENTION_STORE = "attention" "store" [2 read, 5 write];
 }
 
-static COMMON: &str = include_str!("../../../shaders/common.wgsl");
+const COMMON: &str = include_str!("../../../shaders/common.wgsl");
+const WORKGROUP: &str = include_str!("../../../shaders/workgroup.wgsl");
+const CHACHA: &str = include_str!("../../../shaders/chacha.wgsl");
 
 impl Kernel {
     /// The names of the constants that go in front of this shader.
     pub(super) fn constants(&self) -> Constants {
         match self.file {
             "linear" => &["TRANSPOSED_A", "TRANSPOSED_B", "SHIFTED_A"],
+            "matvec" => &["TRANSPOSED_B"],
             "activation" | "direction" => &["KIND"],
             "attention" => &["WIDTH", "BLOCK"],
+            _ => &[],
+        }
+    }
+
+    /// What goes in front of this shader beside what every shader has.
+    fn shared(&self) -> &'static [&'static str] {
+        match self.file {
+            "norm" | "cross_entropy" | "token_stats" | "reduce" | "sample_norm" => &[WORKGROUP],
+            "compress" => &[WORKGROUP, CHACHA],
+            "direction" => &[CHACHA],
             _ => &[],
         }
     }
@@ -81,6 +103,7 @@ impl Kernel {
         assert_eq!(names.len(), values.len(), "constants of {}.wgsl", self.file);
         let mut text: String = names.iter().zip(values).map(|(n, v)| format!("const {n}: u32 = {v}u;\n")).collect();
         text.push_str(COMMON);
+        self.shared().iter().for_each(|shared| text.push_str(shared));
         text.push_str(self.source);
         text
     }
@@ -92,7 +115,7 @@ pub fn sources() -> Vec<(String, String)> {
     for kernel in ALL {
         let variants: Vec<Vec<u32>> = match kernel.file {
             "linear" => (0..8).map(|i| vec![i & 1, i >> 1 & 1, i >> 2]).collect(),
-            "activation" | "direction" => vec![vec![0], vec![1]],
+            "activation" | "direction" | "matvec" => vec![vec![0], vec![1]],
             "attention" => [(1, 8), (5, 32), (8, 16), (64, 32), (64, 16), (80, 16), (128, 16), (256, 8)]
                 .map(|(width, block)| vec![width, block])
                 .to_vec(),

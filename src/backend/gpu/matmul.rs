@@ -5,8 +5,10 @@ use super::kernels;
 use super::tensor::Tensor;
 use std::ops::Range;
 
-/// Side of the tile of the product that a workgroup makes.
+/// Side of the tile of the product that a workgroup makes; also the columns of a product with one row, where B is plain.
 const TILE: usize = 64;
+/// Columns that a workgroup makes of a product with one row, where B is transposed.
+const VECTOR_ROWS: usize = 16;
 
 /// A block of a matrix as a factor.
 pub(super) struct Factor<'a> {
@@ -88,6 +90,30 @@ pub(super) fn matmul(x: &Context, a: Factor, b: Factor, bias: Option<&Tensor>, c
                 let b_window = b.tensor.window(offset(b_rows, b.rows.start)).shifted(b_column);
                 let c_window = c.tensor.window(offset(&rows, c.first_row)).shifted(c.first_column + columns.start);
                 let bias = bias.filter(|_| i == 0).map(|t| t.whole().shifted(columns.start));
+                let flops = 2.0 * rows.len() as f64 * columns.len() as f64 * terms.len() as f64;
+                let args = [
+                    Arg::Rows(a_window),
+                    Arg::Rows(b_window),
+                    bias.map_or(Arg::Nothing, Arg::Rows),
+                    Arg::Rows(c_window),
+                ];
+                let add = (c.add || i > 0) as u32;
+                if rows.len() == 1 && !a.transposed {
+                    let params = [
+                        columns.len() as u32,
+                        terms.len() as u32,
+                        b_window.line,
+                        a_window.start,
+                        b_window.start,
+                        c_window.start,
+                        bias.map_or(0, |w| w.start),
+                        add,
+                        bias.is_some() as u32,
+                    ];
+                    let groups = columns.len().div_ceil(if b.transposed { VECTOR_ROWS } else { TILE });
+                    x.run(&kernels::MATVEC, &[b.transposed as u32], &args, &params, groups, flops);
+                    continue;
+                }
                 let tiles_n = columns.len().div_ceil(TILE);
                 let tiles = rows.len().div_ceil(TILE) * tiles_n;
                 let shifted_a = !a_column.is_multiple_of(4);
@@ -103,18 +129,11 @@ pub(super) fn matmul(x: &Context, a: Factor, b: Factor, bias: Option<&Tensor>, c
                     b_window.start,
                     c_window.start,
                     bias.map_or(0, |w| w.start),
-                    (c.add || i > 0) as u32,
+                    add,
                     bias.is_some() as u32,
                     tiles_n as u32,
                     tiles as u32,
                 ];
-                let args = [
-                    Arg::Rows(a_window),
-                    Arg::Rows(b_window),
-                    bias.map_or(Arg::Nothing, Arg::Rows),
-                    Arg::Rows(c_window),
-                ];
-                let flops = 2.0 * rows.len() as f64 * columns.len() as f64 * terms.len() as f64;
                 x.run(&kernels::MATMUL, &constants, &args, &params, tiles, flops);
             }
         }

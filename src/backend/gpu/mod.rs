@@ -1,7 +1,7 @@
 //! The GPU: [`crate::ops`] in WGSL, through wgpu.
 //!
 //! Reading order: `adapter` opens a device; a [`Tensor`] is a matrix in a pooled buffer; `context` records dispatches of the
-//! `kernels` and moves data in and out; `matmul`, `attention` and `rows` say what each op dispatches. The shaders lie in
+//! `kernels` and moves data in and out; `matmul`, `attention`, `rows`, `clip` and `update` say what each op dispatches. The shaders lie in
 //! `shaders/`, each with the stem of the file in `src/ops` that it mirrors.
 //!
 //! A device shows a shader only so many bytes of a buffer at once (128 MiB on some; GPT-2's embedding has 154 MB). So every op works
@@ -25,8 +25,9 @@ mod rows;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod update;
 
-pub use adapter::{ADAPTER_VARIABLE, AdapterInfo, adapters};
+pub use adapter::{ADAPTER_VARIABLE, AdapterInfo, adapters, preferred};
 pub use kernels::sources;
 pub use measure::Rates;
 pub use tensor::Tensor;
@@ -61,6 +62,11 @@ impl Gpu {
     /// Buffers made so far and bytes that exist in them, in use or waiting. The count stands still once steps repeat.
     pub fn allocated(&self) -> (u64, u64) {
         self.context.allocated()
+    }
+
+    /// The kernels that have not been run yet, as `file entry`: a bench that times all of them leaves none.
+    pub fn unused(&self) -> Vec<String> {
+        self.context.unused()
     }
 
     /// Submissions to the device so far.

@@ -3,12 +3,14 @@
 use super::attention::{self, Shape};
 use super::context::Arg;
 use super::matmul::{Factor, Target, matmul};
-use super::{Gpu, Tensor, clip, kernels, rows};
+use super::{Gpu, Tensor, clip, kernels, rows, update};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::model::Activation;
 use crate::ops::Segments;
 use crate::ops::clip::ClipFunction;
+use crate::ops::compress::Address;
+use crate::ops::update::{Constants, Step};
 use crate::rng::DirectionStream;
 use std::ops::Range;
 
@@ -44,6 +46,10 @@ impl Backend for Gpu {
         self.context.read(x)
     }
 
+    fn download_all(&self, all: &[&Tensor]) -> Result<Vec<Vec<f32>>> {
+        self.context.read_all(all)
+    }
+
     fn write(&self, x: &mut Tensor, data: &[f32]) -> Result<()> {
         if data.len() != x.rows * x.cols {
             return Err(Error::usage(format!(
@@ -64,6 +70,12 @@ impl Backend for Gpu {
         assert!(offset + rows * cols <= direction.dim(), "elements of a direction");
         let u = self.empty(rows, cols);
         rows::direction(&self.context, direction, offset, &u);
+        u
+    }
+
+    fn direction_rows(&self, direction: &DirectionStream, offset: usize, ids: &[u32], cols: usize) -> Tensor {
+        let u = self.empty(ids.len(), cols);
+        rows::direction_rows(&self.context, direction, offset, ids, &u);
         u
     }
 
@@ -411,5 +423,44 @@ impl Backend for Gpu {
             let flops = 40.0 * (rows.len() * logits.cols) as f64;
             self.context.run(&kernels::TOKEN_STATS, &[], &args, &params, rows.len(), flops);
         }
+    }
+
+    // Updates and compression.
+
+    fn adamw(
+        &self,
+        w: &mut Tensor,
+        (m, v): (&mut Tensor, &mut Tensor),
+        g: &Tensor,
+        first: usize,
+        scale: f32,
+        s: &Step,
+        k: &Constants,
+    ) {
+        update::adamw(&self.context, w, (m, v), g, first, scale, s, k);
+    }
+
+    fn adamw_idle(&self, w: &mut Tensor, (m, v): (&mut Tensor, &mut Tensor), steps: &[Step], k: &Constants) {
+        update::adamw_idle(&self.context, w, (m, v), steps, k);
+    }
+
+    fn decay(&self, w: &mut Tensor, steps: &[Step]) {
+        update::decay(&self.context, w, steps);
+    }
+
+    fn subtract(&self, w: &mut Tensor, g: &Tensor, first: usize, scale: f32) {
+        update::subtract(&self.context, w, g, first, scale);
+    }
+
+    fn signs(&self, x: &mut Tensor, at: Address) {
+        update::signs(&self.context, x, None, at, &|rows, cols| self.empty(rows, cols));
+    }
+
+    fn signs_with_memory(&self, x: &mut Tensor, memory: &mut Tensor, at: Address) {
+        update::signs(&self.context, x, Some(memory), at, &|rows, cols| self.empty(rows, cols));
+    }
+
+    fn quantise(&self, x: &mut Tensor, bits: u32, at: Address) {
+        update::quantise(&self.context, x, bits, at);
     }
 }

@@ -146,14 +146,42 @@ pub(super) fn row_dots(c: &Context, a: &Tensor, b: &Tensor, out: &Tensor, first:
     }
 }
 
+/// Row i is elements `offset + ids_i cols ..` of a direction.
+pub(super) fn direction_rows(c: &Context, stream: &DirectionStream, offset: usize, ids: &[u32], out: &Tensor) {
+    let (words, kind, scale) = stream.parts();
+    let (step, group) = words.step_and_group();
+    let (kind, per_block) = kind_and_block(kind);
+    for rows in c.blocks(0..out.rows, &[out.cols]) {
+        let to = out.window(rows.clone());
+        let first = |&id: &u32| offset + id as usize * out.cols;
+        let begin =
+            |at: usize| [(at / per_block) as u32, ((at / per_block) as u64 >> 32) as u32, (at % per_block) as u32, 0];
+        let begins: Vec<u32> = ids[rows.clone()].iter().flat_map(|id| begin(first(id))).collect();
+        let skip = ids[rows.clone()].iter().map(|id| first(id) % per_block).max().unwrap_or(0);
+        let blocks = (skip + out.cols).div_ceil(per_block);
+        let mut params = words.key().to_vec();
+        params.extend([group, step, 0, 0, 0, rows.len() as u32]);
+        params.extend([out.cols as u32, to.line, to.start, scale.to_bits(), blocks as u32]);
+        let threads = rows.len() * blocks;
+        let args = [Arg::Rows(to), Arg::Words(&begins)];
+        let flops = 60.0 * (rows.len() * out.cols) as f64;
+        c.run(&kernels::DIRECTION_ROWS, &[kind], &args, &params, threads.div_ceil(LANES), flops);
+    }
+}
+
+/// The shader's constant, and the elements that a block of words gives.
+fn kind_and_block(kind: Direction) -> (u32, usize) {
+    match kind {
+        Direction::Sphere => (0, 16),
+        Direction::Rademacher => (1, 512),
+    }
+}
+
 /// Elements `offset ..` of a direction.
 pub(super) fn direction(c: &Context, stream: &DirectionStream, offset: usize, out: &Tensor) {
     let (words, kind, scale) = stream.parts();
     let (step, group) = words.step_and_group();
-    let (kind, per_block) = match kind {
-        Direction::Sphere => (0, 16),
-        Direction::Rademacher => (1, 512),
-    };
+    let (kind, per_block) = kind_and_block(kind);
     for rows in c.blocks(0..out.rows, &[out.cols]) {
         let (to, first, count) = (out.window(rows.clone()), offset + rows.start * out.cols, rows.len() * out.cols);
         let (block, skip) = (first / per_block, first % per_block);

@@ -16,11 +16,11 @@
 //! What floating point leaves open is said in [`crate::rng::secret`] and [`crate::ops::clip`]; one thing more: the clipped gradients are added in
 //! f32, so that taking a record away can also change how the others are rounded, by some 1e-7 of the sum.
 
-pub mod compress;
 pub mod run;
 pub mod settings;
 pub mod state;
 
+pub use crate::ops::compress;
 pub use run::{Run, Step, Trainer};
 pub use settings::{ClipRule, ClipStyle, Method, Privacy, Settings, Variant};
 pub use state::State;

@@ -1,9 +1,10 @@
 //! Training: at every step a sample, its gradient, a release, an update.
 //!
-//! On the CPU the gradient is one buffer from the sum to the optimizer: summed, noised, scaled and consumed in place. For a device it is
-//! downloaded once, and the new weights are sent over.
+//! Gradient, moments and weights stay in the backend's memory: the gradient is one buffer from the sum to the optimizer, and a device
+//! gives back nothing of a step but the loss. The secret generator never leaves the host: for a device, noise is drawn on the host and
+//! sent over, to be added there before anything is released.
 
-use super::compress::{self, Address};
+use super::compress::Address;
 use super::settings::{Method, Privacy, Settings, Variant};
 use super::state::{self, State};
 use crate::backend::Backend;
@@ -11,13 +12,18 @@ use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::{Clipping, Norms, Sum};
 use crate::method::ferret::Route;
-use crate::method::ferret::run::Private;
+use crate::method::held::is_host;
+use crate::method::tally::{Private, Seen};
 use crate::method::{Held, Opening, Samples, Sensitive};
 use crate::model::{Decoder, ParamId, Reduction, Weights};
-use crate::optim::{AdamW, BLOCK, Gradient, Hyper, Silent, direct};
+use crate::optim::{Given, Hyper, Silent, Updates};
 use crate::rng::Secret;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::path::Path;
+
+/// Numbers of noise sent to a device at a time: 64 MiB.
+const NOISE_AT_ONCE: usize = 1 << 24;
 
 /// What a run is made of.
 pub struct Run<'a> {
@@ -36,11 +42,10 @@ pub struct Run<'a> {
 /// A run in progress.
 pub struct Trainer<'a, B: Backend> {
     held: Held<B>,
-    /// None: the direct route.
-    adamw: Option<AdamW>,
+    updates: Updates<B>,
     clipping: Option<Clipping>,
     /// What error feedback remembers.
-    memory: Option<Vec<Vec<f32>>>,
+    memory: Option<Vec<B::Tensor>>,
     settings: Settings,
     next: u32,
     secret: &'a Secret,
@@ -55,32 +60,6 @@ pub struct Step {
     pub private: Sensitive<Private>,
 }
 
-/// A gradient where the optimizer can work on it.
-enum Host<B: Backend> {
-    /// The backend's own tensors, in host memory.
-    Shared(Vec<B::Tensor>),
-    /// Copies of a device's.
-    Copied(Vec<Vec<f32>>),
-}
-
-impl<B: Backend> Host<B> {
-    fn new(b: &B, mut tensors: Vec<B::Tensor>) -> Result<Self> {
-        if tensors.first_mut().is_some_and(|t| b.host_mut(t).is_some()) {
-            return Ok(Self::Shared(tensors));
-        }
-        Ok(Self::Copied(tensors.iter().map(|t| b.download(t)).collect::<Result<_>>()?))
-    }
-
-    fn slices(&mut self, b: &B) -> Vec<&mut [f32]> {
-        match self {
-            Self::Shared(tensors) => {
-                tensors.iter_mut().map(|t| b.host_mut(t).expect("host memory, as when it was made")).collect()
-            }
-            Self::Copied(tensors) => tensors.iter_mut().map(Vec::as_mut_slice).collect(),
-        }
-    }
-}
-
 impl<'a, B: Backend> Trainer<'a, B> {
     /// Begin, or continue.
     pub fn new(backend: B, run: Run<'a>) -> Result<Self> {
@@ -88,27 +67,30 @@ impl<'a, B: Backend> Trainer<'a, B> {
         settings.check()?;
         let clipping = settings.method.privacy().map(|p| p.clipping(&weights.layout)).transpose()?;
         let tensors = weights.layout.len();
-        let mut adamw = (settings.route == Route::Adamw).then(|| {
-            let hyper = Hyper::new(settings.learning_rate, settings.weight_decay);
-            AdamW::new(tensors, settings.steps, hyper, settings.schedule, Silent::Zero)
-        });
+        let hyper = Hyper::new(settings.learning_rate, settings.weight_decay);
+        let mut updates = match settings.route {
+            Route::Adamw => Updates::adamw(tensors, settings.steps, hyper, settings.schedule, Silent::Zero),
+            Route::Direct => Updates::direct(tensors, settings.steps, settings.learning_rate, settings.schedule),
+        };
+        let shapes: Vec<(usize, usize)> = weights.layout.specs().iter().map(|s| s.matrix()).collect();
+        let send = |i: usize, data: Vec<f32>| backend.upload(shapes[i].0, shapes[i].1, data);
         let remembers = settings.method == Method::Signsgd { variant: Variant::ErrorFeedback };
         let (mut next, mut memory) = (0, None);
         if let Some(State { step, moments, memory: saved }) = state {
-            let moments_fit = moments.len() == if adamw.is_some() { tensors } else { 0 };
+            let moments_fit = moments.len() == if updates.has_moments() { tensors } else { 0 };
             if step > settings.steps || !moments_fit || saved.is_some() != remembers {
                 return Err(Error::usage("the saved state is not of this run: its step, moments or memory do not fit"));
             }
-            for (i, moments) in moments.into_iter().enumerate() {
-                let adamw = adamw.as_mut().expect("moments are AdamW's");
-                adamw.restore(ParamId(i), step, Some(moments));
+            for (i, (m, v)) in moments.into_iter().enumerate() {
+                updates.restore(ParamId(i), step, (send(i, m)?, send(i, v)?));
             }
-            (next, memory) = (step, saved);
+            let sent = saved.map(|saved| saved.into_iter().enumerate().map(|(i, e)| send(i, e)).collect());
+            (next, memory) = (step, sent.transpose()?);
         } else if remembers {
-            memory = Some(weights.layout.specs().iter().map(|s| vec![0.0; s.len()]).collect());
+            memory = Some(shapes.iter().map(|&(rows, cols)| backend.zeros(rows, cols)).collect());
         }
         let held = Held::new(backend, weights)?;
-        Ok(Self { held, adamw, clipping, memory, settings, next, secret, records })
+        Ok(Self { held, updates, clipping, memory, settings, next, secret, records })
     }
 
     /// The number of the next step: how many are over.
@@ -132,33 +114,44 @@ impl<'a, B: Backend> Trainer<'a, B> {
         // Failing is public; it depends on the machine (a lost device), and on the data only where a device runs out of memory.
         let (gradient, private) = work.open(&Opening::release("whether the computation succeeded"))?;
         let (gradient, private) = (Sensitive::new(gradient), Sensitive::new(private));
-        let (update, private) = match self.settings.method.privacy().cloned() {
-            Some(privacy) => (self.release_noised(step, &privacy, gradient)?, private),
-            None => self.release_plain(step, gradient, private)?,
+        let (update, scale, private) = match self.settings.method.privacy().cloned() {
+            Some(privacy) => {
+                let (update, scale) = self.release_noised(step, &privacy, gradient)?;
+                (update, scale, private)
+            }
+            None => {
+                let (update, private) = self.release_plain(step, gradient, private)?;
+                (update, 1.0, private)
+            }
         };
-        self.apply(step, update)?;
+        self.apply(step, &update, scale);
         self.next += 1;
         Ok(Some(Step { step, private }))
     }
 
     /// Save under `root` what resuming needs: whole or not at all.
     pub fn save(&mut self, root: &Path) -> Result<()> {
-        let Self { held, adamw, memory, next, .. } = self;
+        let Self { held, updates, memory, next, .. } = self;
         if *next == 0 {
             return Ok(());
         }
         let layout = held.decoder().layout.clone();
-        let moments: Vec<_> = adamw
-            .iter()
-            .flat_map(|a| layout.ids().map(|p| a.state(p).1.expect("every step moves every tensor")))
-            .collect();
-        held.update(|_| false, |weights| state::save(root, *next, &layout, weights, &moments, memory.as_deref()))
+        let (b, params) = held.parts();
+        let weights = params.iter_mut().map(|w| on_host(b, w)).collect::<Result<Vec<_>>>()?;
+        let moments = match updates.has_moments() {
+            true => {
+                updates.all_moments().map(|(m, v)| Ok((on_host(b, m)?, on_host(b, v)?))).collect::<Result<Vec<_>>>()?
+            }
+            false => Vec::new(),
+        };
+        let memory = memory.as_mut().map(|memory| memory.iter_mut().map(|e| on_host(b, e)).collect::<Result<Vec<_>>>());
+        state::save(root, *next, &layout, &weights, &moments, memory.transpose()?.as_deref())
     }
 
     /// The weights after the last step.
     pub fn finish(self) -> Result<Weights> {
-        let Self { held, adamw, memory, next, .. } = self;
-        drop((adamw, memory));
+        let Self { held, updates, memory, next, .. } = self;
+        drop((updates, memory));
         let weights = held.into_weights()?;
         if !weights.tensors.par_iter().all(|t| t.iter().all(|x| x.is_finite())) {
             return Err(Error::usage(format!(
@@ -169,83 +162,109 @@ impl<'a, B: Backend> Trainer<'a, B> {
     }
 
     /// What the batch adds up to before anything is released: the sum of clipped gradients, the mean gradient, or the votes.
-    fn gradient(&self, step: u32, sample: &[usize], records: &[Example]) -> Result<(Host<B>, Private)> {
+    fn gradient(&self, step: u32, sample: &[usize], records: &[Example]) -> Result<(Vec<B::Tensor>, Private)> {
         let decoder = self.held.decoder();
         let (b, layout) = (&decoder.backend, &decoder.layout);
         let votes = self.settings.method == Method::Signsgd { variant: Variant::MajorityVote };
-        let mut ballot: Option<Vec<Vec<f32>>> =
-            votes.then(|| layout.specs().iter().map(|s| vec![0.0; s.len()]).collect());
+        let mut ballot: Option<Vec<B::Tensor>> = votes.then(|| tensors(Sum::new(b, layout, |_| true)));
         let mut sum = Sum::new(b, layout, |_| true);
-        let mut private = Private { records: 0, tokens: 0, loss: None };
+        let mut seen = Seen::new(b, 0);
         for chunk in sample.chunks(self.settings.micro_batch as usize) {
             let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-            let mut weights = batch.weights(Reduction::SampleSum);
+            let means = batch.weights(Reduction::SampleSum);
             let losses = if let Some(clipping) = &self.clipping {
                 let mut norms = Norms::new(b, layout, batch.segments.len(), |_| true);
-                let losses = decoder.backward(&batch, &weights, &mut norms);
+                let losses = decoder.backward(&batch, &means, &mut norms);
                 let factors = clipping.factors(b, &norms)?;
                 norms.clipped_sum(b, &factors, &mut sum);
                 losses
             } else {
-                weights.iter_mut().for_each(|w| *w /= sample.len() as f32);
+                let weights: Vec<f32> = means.iter().map(|w| w / sample.len() as f32).collect();
                 decoder.backward(&batch, &weights, &mut sum)
             };
-            private = private.join(Private::of(&batch, Some(&b.download(&losses)?)));
+            seen.add(b, &batch, Some((&losses, &means)))?;
             if let Some(ballot) = &mut ballot {
                 let worker = std::mem::replace(&mut sum, Sum::new(b, layout, |_| true));
-                let mut worker = Host::new(b, tensors(worker))?;
-                for (i, (x, votes)) in worker.slices(b).into_iter().zip(ballot).enumerate() {
-                    compress::vote(x, votes, self.address(step, i));
+                for (i, (x, votes)) in tensors(worker).iter_mut().zip(ballot).enumerate() {
+                    b.signs(x, self.address(step, i));
+                    b.add(votes, x);
                 }
             }
         }
-        let gradient = match ballot {
-            Some(ballot) => Host::Copied(ballot),
-            None => Host::new(b, tensors(sum))?,
-        };
-        Ok((gradient, private))
+        Ok((ballot.unwrap_or_else(|| tensors(sum)), seen.read(b)?.1))
     }
 
-    /// Noise on the sum, once a logical batch; then the expected batch size, or signs, as post-processing.
-    fn release_noised(&self, step: u32, privacy: &Privacy, sum: Sensitive<Host<B>>) -> Result<Host<B>> {
+    /// Noise on the sum, once a logical batch; then signs as post-processing, if the method sends them. The factor that is still to
+    /// come comes with it.
+    fn release_noised(
+        &self,
+        step: u32,
+        privacy: &Privacy,
+        sum: Sensitive<Vec<B::Tensor>>,
+    ) -> Result<(Vec<B::Tensor>, f32)> {
         let b = &self.held.decoder().backend;
         let sigma = rounded_up(privacy.noise_multiplier * privacy.clip);
         let noised = sum.map(|mut sum| {
-            let mut offset = 0;
-            for x in sum.slices(b) {
-                if sigma > 0.0 {
-                    self.secret.add_noise_at(step, offset, sigma, x);
-                }
-                offset += x.len() as u64;
+            if sigma > 0.0 {
+                self.add_noise(step, sigma, &mut sum)?;
             }
-            sum
+            Ok(sum)
         });
         let opening = if privacy.holds() {
             Opening::release("a clipped sum with Gaussian noise, as charged by the accountants")
         } else {
             Opening::non_private("a sum without noise, or of gradients that are not clipped")
         };
-        let mut update = noised.open(&opening);
-        let signs = matches!(self.settings.method, Method::DpSignsgd(_));
-        // The expected batch size: the realised one is secret, and dividing by it would release it unprotected.
-        let scale = 1.0 / self.settings.batch as f32;
-        for (i, x) in update.slices(b).into_iter().enumerate() {
-            if signs {
-                compress::signs(x, self.address(step, i));
-            } else {
-                x.par_chunks_mut(BLOCK).for_each(|x| x.iter_mut().for_each(|x| *x *= scale));
-            }
+        let mut update = noised.open(&opening)?;
+        if matches!(self.settings.method, Method::DpSignsgd(_)) {
+            update.iter_mut().enumerate().for_each(|(i, x)| b.signs(x, self.address(step, i)));
+            return Ok((update, 1.0));
         }
-        Ok(update)
+        // The expected batch size: the realised one is secret, and dividing by it would release it unprotected.
+        Ok((update, 1.0 / self.settings.batch as f32))
+    }
+
+    /// Add the step's noise: in place in host memory; else drawn there and sent over, some tensors at a time.
+    fn add_noise(&self, step: u32, sigma: f32, sum: &mut [B::Tensor]) -> Result<()> {
+        let b = &self.held.decoder().backend;
+        let len = |x: &B::Tensor| b.shape(x).0 * b.shape(x).1;
+        let mut offset = 0;
+        if is_host(b) {
+            for x in sum.iter_mut().filter_map(|x| b.host_mut(x)) {
+                self.secret.add_noise_at(step, offset, sigma, x);
+                offset += x.len() as u64;
+            }
+            return Ok(());
+        }
+        let mut rest = sum;
+        while !rest.is_empty() {
+            let mut size = 0;
+            let more = |x: &&B::Tensor| {
+                size += len(x);
+                size <= NOISE_AT_ONCE
+            };
+            let count = rest.iter().take_while(more).count().max(1);
+            let (now, later) = rest.split_at_mut(count);
+            let send = |x: &B::Tensor| {
+                let mut noise = vec![0.0; len(x)];
+                self.secret.add_noise_at(step, offset, sigma, &mut noise);
+                offset += noise.len() as u64;
+                b.upload(b.shape(x).0, b.shape(x).1, noise)
+            };
+            let noise = now.iter().map(send).collect::<Result<Vec<_>>>()?;
+            now.iter_mut().zip(&noise).for_each(|(x, noise)| b.add(x, noise));
+            rest = later;
+        }
+        Ok(())
     }
 
     /// The gradient as it is, or compressed: not private.
     fn release_plain(
         &mut self,
         step: u32,
-        gradient: Sensitive<Host<B>>,
+        gradient: Sensitive<Vec<B::Tensor>>,
         private: Sensitive<Private>,
-    ) -> Result<(Host<B>, Sensitive<Private>)> {
+    ) -> Result<(Vec<B::Tensor>, Sensitive<Private>)> {
         let (mut update, private) =
             gradient.zip(private).open(&Opening::non_private("the mean gradient, as it is or compressed"));
         if let Some(loss) = private.loss.filter(|l| !l.is_finite()) {
@@ -256,43 +275,39 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let address = |i| Address { seed: self.settings.seed, step, tensor: i as u32 };
         let b = &self.held.decoder().backend;
         // An empty batch sends nothing: its gradient is 0, not a set of coins.
-        let slices = if private.records > 0 { update.slices(b) } else { Vec::new() };
-        for (i, x) in slices.into_iter().enumerate() {
+        let tensors = if private.records > 0 { &mut update[..] } else { &mut [] };
+        for (i, x) in tensors.iter_mut().enumerate() {
             match (&self.settings.method, &mut self.memory) {
                 (Method::Signsgd { variant: Variant::ErrorFeedback }, Some(memory)) => {
-                    compress::signs_with_memory(x, &mut memory[i], address(i));
+                    b.signs_with_memory(x, &mut memory[i], address(i));
                 }
-                (Method::Signsgd { .. }, _) => compress::signs(x, address(i)),
-                (Method::Qsgd { bits }, _) => compress::quantise(x, *bits, address(i)),
+                (Method::Signsgd { .. }, _) => b.signs(x, address(i)),
+                (Method::Qsgd { bits }, _) => b.quantise(x, *bits, address(i)),
                 _ => {}
             }
         }
         Ok((update, Sensitive::new(private)))
     }
 
-    fn apply(&mut self, step: u32, mut update: Host<B>) -> Result<()> {
-        let gradients = update.slices(&self.held.decoder().backend);
-        let Self { held, adamw, settings, .. } = self;
-        held.update(
-            |_| true,
-            |weights| {
-                for (i, (w, g)) in weights.iter_mut().zip(gradients).enumerate() {
-                    match adamw {
-                        Some(adamw) => adamw.step(step, ParamId(i), w, Gradient::Dense(g)),
-                        None => {
-                            let rate = settings.schedule.rate(settings.learning_rate, step, settings.steps);
-                            direct::step(w, Gradient::Dense(g), rate);
-                        }
-                    }
-                }
-                Ok(())
-            },
-        )
+    /// Take the step along `scale * update`.
+    fn apply(&mut self, step: u32, update: &[B::Tensor], scale: f32) {
+        let (b, params) = self.held.parts();
+        for (i, (w, tensor)) in params.iter_mut().zip(update).enumerate() {
+            self.updates.step(b, step, ParamId(i), w, Given::Dense { tensor, scale });
+        }
     }
 
     fn address(&self, step: u32, tensor: usize) -> Address {
         Address { seed: self.settings.seed, step, tensor: tensor as u32 }
     }
+}
+
+/// The content in host memory: borrowed where it lies there.
+fn on_host<'a, B: Backend>(b: &B, x: &'a mut B::Tensor) -> Result<Cow<'a, [f32]>> {
+    if is_host(b) {
+        return Ok(Cow::Borrowed(b.host_mut(x).expect("host memory, as was just asked")));
+    }
+    b.download(x).map(Cow::Owned)
 }
 
 fn tensors<B: Backend>(sum: Sum<B>) -> Vec<B::Tensor> {

@@ -12,7 +12,6 @@ use crate::fsio;
 use crate::model::checkpoint::safetensors::{File, to_f32};
 use crate::model::checkpoint::{self, Tensor};
 use crate::model::{Layout, ParamId, Weights};
-use crate::optim::adamw::Moments;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -22,6 +21,9 @@ const TENSORS: &str = "tensors.safetensors";
 
 /// First and second moments of a tensor.
 type Owned = (Vec<f32>, Vec<f32>);
+
+/// The same where it lies in host memory, or copied from a device.
+type Seen<'a> = (Cow<'a, [f32]>, Cow<'a, [f32]>);
 
 /// Where an unfinished run stands; its weights are apart.
 pub struct State {
@@ -83,9 +85,9 @@ pub(super) fn save(
     root: &Path,
     step: u32,
     layout: &Layout,
-    weights: &[&mut [f32]],
-    moments: &[Moments],
-    memory: Option<&[Vec<f32>]>,
+    weights: &[Cow<[f32]>],
+    moments: &[Seen],
+    memory: Option<&[Cow<[f32]>]>,
 ) -> Result<()> {
     let before = current(root)?;
     if before == Some(step) {
@@ -160,11 +162,10 @@ mod tests {
     }
 
     fn put(root: &Path, step: u32, value: f32) -> Result<()> {
-        let mut w = weights(value);
-        let moments = w.tensors.clone();
-        let moments: Vec<Moments> = moments.iter().map(|m| (&m[..], &m[..])).collect();
-        let slices: Vec<&mut [f32]> = w.tensors.iter_mut().map(Vec::as_mut_slice).collect();
-        save(root, step, &w.layout, &slices, &moments, None)
+        let w = weights(value);
+        let tensors: Vec<Cow<[f32]>> = w.tensors.iter().map(|t| Cow::Borrowed(&t[..])).collect();
+        let moments: Vec<_> = tensors.iter().map(|t| (t.clone(), t.clone())).collect();
+        save(root, step, &w.layout, &tensors, &moments, None)
     }
 
     fn get(root: &Path) -> Option<(u32, f32)> {

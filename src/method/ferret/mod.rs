@@ -2,8 +2,10 @@
 //!
 //! Which groups fire and along which direction follows from the seed ([`crate::rng`]); the optimizer's steps follow from the released
 //! bits ([`crate::optim`]). So a run *is* its [`Transcript`]: base model, [`Settings`], seed and bits. The trainer applies its own
-//! releases through the [`Replayer`], and [`replay()`] does nothing else, so that trained and replayed weights cannot differ.
+//! releases through the [`Replayer`], and [`replay()`] does nothing else, so that trained and replayed weights cannot differ. A device
+//! keeps its own copy up to date by the same rule, to compute bits with; the weights that leave are replayed on the CPU.
 
+mod device;
 pub mod grouping;
 pub mod replay;
 pub mod run;

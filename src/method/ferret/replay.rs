@@ -20,6 +20,16 @@ pub enum Released<'a> {
     Gradient(&'a [Vec<f32>]),
 }
 
+impl Releases {
+    /// What fire `i` of the run sent.
+    pub(super) fn get(&self, i: usize) -> Released<'static> {
+        match self {
+            Releases::Bits(bits) => Released::Bit(bits[i]),
+            Releases::Scalars(scalars) => Released::Scalar(scalars[i]),
+        }
+    }
+}
+
 /// Applies releases, step by step.
 ///
 /// Steps without a fire need no call. With AdamW and `--silent zero` they still move weights: [`Replayer::catch_up_all`] makes up
@@ -60,7 +70,7 @@ impl Replayer {
     }
 
     /// The factor of the direction that `released` stands for.
-    fn scale(&self, released: Released) -> Result<f32> {
+    pub(super) fn scale(&self, released: Released) -> Result<f32> {
         let c = self.settings.clip;
         match (released, self.settings.release) {
             (Released::Bit(b @ (1 | -1)), Release::Bit) => Ok((f64::from(b) * c) as f32),
@@ -145,13 +155,9 @@ impl Replayer {
         if fires.len() != releases.len() {
             return Err(Error::usage(format!("{} releases for {} fires", releases.len(), fires.len())));
         }
-        let released = |i: usize| match releases {
-            Releases::Bits(bits) => Released::Bit(bits[i]),
-            Releases::Scalars(scalars) => Released::Scalar(scalars[i]),
-        };
         let mut done = 0;
         for step in fires.chunk_by(|a, b| a.0 == b.0) {
-            let now: Vec<_> = step.iter().enumerate().map(|(j, f)| (f.1, released(done + j))).collect();
+            let now: Vec<_> = step.iter().enumerate().map(|(j, f)| (f.1, releases.get(done + j))).collect();
             progress(step[0].0);
             self.step(step[0].0, &now, weights)?;
             done += step.len();

@@ -2,7 +2,11 @@
 //!
 //! The plan comes first and touches no data: silent steps cost nothing but AdamW's idle arithmetic. A fired step runs forward once
 //! and backward down to the lowest fired block.
+//!
+//! On the CPU the weights are those of replay at every step. On a device they are updated there (`device.rs`): what comes back
+//! from it in a step is one number a fired group, and the loss.
 
+use super::device::Device;
 use super::replay::{Released, Replayer};
 use super::settings::{BatchPer, Engine, Payload, Release, Route, Settings};
 use super::transcript::{Releases, Transcript};
@@ -10,10 +14,14 @@ use crate::backend::Backend;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::{GroupDirection, GroupDot, Sum};
+use crate::method::held::is_host;
+use crate::method::tally::Seen;
 use crate::method::{Held, Opening, Samples, Sensitive};
 use crate::model::{Batch, Decoder, ParamId, Reduction, Weights};
 use crate::optim::Silent;
-use crate::rng::{Secret, SecretDomain, coin};
+use crate::rng::{DirectionStream, Secret, SecretDomain, coin};
+
+pub use crate::method::tally::Private;
 
 /// What a run is made of.
 pub struct Run<'a> {
@@ -37,6 +45,8 @@ pub struct Run<'a> {
 pub struct Trainer<'a, B: Backend> {
     held: Held<B>,
     replayer: Replayer,
+    /// None where the weights lie in host memory and the replayer updates them.
+    device: Option<Device<B>>,
     settings: Settings,
     /// The fires of the whole run, in order, and how many of them are over.
     fires: Vec<(u32, u32)>,
@@ -58,25 +68,8 @@ pub struct Step {
     pub private: Sensitive<Private>,
 }
 
-/// What depends on the realised batch.
-pub struct Private {
-    /// Records in the batch (of all bits together).
-    pub records: usize,
-    /// Tokens fed.
-    pub tokens: usize,
-    /// Mean over the batch's records of their mean token loss; none where it was not computed.
-    pub loss: Option<f64>,
-}
-
 /// Records, and the fired groups that see them.
 type Sample = (Sensitive<Vec<usize>>, Vec<u32>);
-
-/// What a batch contributes to a step, sensitive until released.
-struct Shares {
-    /// `<gradient, u>` for every fired group.
-    dots: Vec<f64>,
-    private: Private,
-}
 
 impl<'a, B: Backend> Trainer<'a, B> {
     /// Begin, or continue.
@@ -96,9 +89,13 @@ impl<'a, B: Backend> Trainer<'a, B> {
         if done > fires.len() || (done > 0 && done < fires.len() && fires[done - 1].0 == fires[done].0) {
             return Err(Error::usage("the saved releases end in the middle of a step: they are not of this run"));
         }
+        let mut device = (!is_host(&backend)).then(|| Device::new(base.clone(), &settings));
         let mut held = Held::new(backend, base)?;
-        held.update(|_| true, |weights| replayer.apply(&fires[..done], &releases, weights, |_| ()))?;
-        Ok(Self { held, replayer, settings, fires, done, releases, base_sha256, secret, records, micro_batch })
+        match &mut device {
+            Some(device) => device.resume(&mut held, &replayer, &fires[..done], &releases)?,
+            None => held.update(|_| true, |weights| replayer.apply(&fires[..done], &releases, weights, |_| ()))?,
+        }
+        Ok(Self { held, replayer, device, settings, fires, done, releases, base_sha256, secret, records, micro_batch })
     }
 
     /// The step that will be computed next; none when all fires are over.
@@ -120,14 +117,17 @@ impl<'a, B: Backend> Trainer<'a, B> {
     pub fn step(&mut self) -> Result<Option<Step>> {
         let Some(step) = self.next_fire() else { return Ok(None) };
         let groups: Vec<u32> = self.fires[self.done..].iter().take_while(|f| f.0 == step).map(|f| f.1).collect();
-        let Self { held, replayer, .. } = self;
-        held.update(
-            |_| true,
-            |weights| {
-                replayer.catch_up_all(step, weights);
-                Ok(())
-            },
-        )?;
+        let Self { held, replayer, device, .. } = self;
+        match device {
+            Some(device) => device.catch_up_all(held, step),
+            None => held.update(
+                |_| true,
+                |weights| {
+                    replayer.catch_up_all(step, weights);
+                    Ok(())
+                },
+            )?,
+        }
         let private = match self.settings.payload {
             Payload::Sign => self.release_signs(step, &groups)?,
             Payload::TrueGradient => self.release_gradients(step, &groups)?,
@@ -138,15 +138,27 @@ impl<'a, B: Backend> Trainer<'a, B> {
 
     /// The end after `steps_run` steps: idle steps are made up for, and the transcript names the result.
     pub fn finish(self, steps_run: u32) -> Result<(Weights, Transcript)> {
-        let Self { mut held, replayer, settings, releases, base_sha256, .. } = self;
-        held.update(
-            |_| true,
-            |weights| {
-                replayer.finish(steps_run, weights);
-                Ok(())
-            },
-        )?;
-        let weights = held.into_weights()?;
+        let Self { mut held, replayer, device, settings, fires, done, releases, base_sha256, .. } = self;
+        let weights = match device {
+            Some(device) if settings.payload == Payload::Sign => {
+                drop(held);
+                device.replay(&settings, &fires[..done], &releases, steps_run)?
+            }
+            Some(mut device) => {
+                device.catch_up_all(&mut held, steps_run.min(settings.steps));
+                held.into_weights()?
+            }
+            None => {
+                held.update(
+                    |_| true,
+                    |weights| {
+                        replayer.finish(steps_run, weights);
+                        Ok(())
+                    },
+                )?;
+                held.into_weights()?
+            }
+        };
         let tuned_sha256 = Some(crate::model::checkpoint::tensors_sha256(&weights));
         Ok((weights, Transcript { base_sha256, tuned_sha256, settings, steps_run, releases }))
     }
@@ -180,8 +192,11 @@ impl<'a, B: Backend> Trainer<'a, B> {
     fn release_signs(&mut self, step: u32, groups: &[u32]) -> Result<Sensitive<Private>> {
         let mut private = Sensitive::new(Private { records: 0, tokens: 0, loss: None });
         let mut released: Vec<(u32, Released)> = Vec::with_capacity(groups.len());
-        for (sample, groups) in self.samples(step, groups)? {
-            let (dots, seen) = self.shares(step, sample, &groups)?;
+        let directions: Vec<DirectionStream> = groups.iter().map(|&g| self.replayer.direction(step, g)).collect();
+        for (sample, own) in self.samples(step, groups)? {
+            let streams = groups.iter().zip(&directions).filter(|(g, _)| own.contains(g)).map(|(_, d)| d.clone());
+            let (dots, seen) = self.shares(sample, &own, streams)?;
+            let groups = own;
             let signs = dots.map(|dots| {
                 groups.iter().zip(dots).map(|(&g, dot)| (g, self.release(step, g, dot))).collect::<Vec<_>>()
             });
@@ -191,7 +206,10 @@ impl<'a, B: Backend> Trainer<'a, B> {
         }
         released.sort_by_key(|r| r.0);
         self.record(&released);
-        self.apply(step, groups, &released)?;
+        match &mut self.device {
+            Some(device) => device.apply(&mut self.held, &self.replayer, step, &released, &directions)?,
+            None => self.apply(step, groups, &released)?,
+        }
         Ok(private)
     }
 
@@ -231,58 +249,65 @@ impl<'a, B: Backend> Trainer<'a, B> {
     /// `<gradient of the sample, u>` for each of `groups`, by the engine that the settings name.
     fn shares(
         &self,
-        step: u32,
         sample: Sensitive<Vec<usize>>,
         groups: &[u32],
+        streams: impl Iterator<Item = DirectionStream>,
     ) -> Result<(Sensitive<Vec<f64>>, Sensitive<Private>)> {
         let decoder = self.held.decoder();
         let directions: Vec<GroupDirection> = groups
             .iter()
-            .map(|&g| GroupDirection::new(self.replayer.direction(step, g), self.replayer.members(g), &decoder.layout))
+            .zip(streams)
+            .map(|(&g, stream)| GroupDirection::new(stream, self.replayer.members(g), &decoder.layout))
             .collect();
-        let work = sample.zip(self.records.as_ref()).map(|(sample, records)| -> Result<Shares> {
-            let mut shares =
-                Shares { dots: vec![0.0; groups.len()], private: Private { records: 0, tokens: 0, loss: None } };
+        let work = sample.zip(self.records.as_ref()).map(|(sample, records)| -> Result<(Vec<f64>, Private)> {
+            let mut seen = Seen::new(&decoder.backend, groups.len());
             for chunk in sample.chunks(self.micro_batch) {
                 let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-                shares.add(decoder, &batch, &directions, self.settings.engine)?;
+                project(&mut seen, decoder, &batch, &directions, self.settings.engine)?;
             }
-            Ok(shares)
+            seen.read(&decoder.backend)
         });
         // Failing is public; it depends on the machine (a lost device), and on the data only where a device runs out of memory.
-        let shares = work.open(&Opening::release("whether the computation succeeded"))?;
-        Ok((Sensitive::new(shares.dots), Sensitive::new(shares.private)))
+        let (dots, private) = work.open(&Opening::release("whether the computation succeeded"))?;
+        Ok((Sensitive::new(dots), Sensitive::new(private)))
     }
 
     /// The ablation: true gradients of the fired groups, divided by the expected batch size. Not private.
     fn release_gradients(&mut self, step: u32, groups: &[u32]) -> Result<Sensitive<Private>> {
         let opening = Opening::non_private("the true gradient of every fired group");
         let mut total = Private { records: 0, tokens: 0, loss: None };
-        let mut gradients: Vec<(u32, Vec<Vec<f32>>)> = Vec::new();
+        let mut gradients: Vec<(u32, Vec<B::Tensor>)> = Vec::new();
         for (sample, groups) in self.samples(step, groups)? {
             let (sample, records) = sample.zip(self.records.as_ref()).open(&opening);
             let decoder = self.held.decoder();
             let b = &decoder.backend;
             let members = |g: u32| self.replayer.members(g);
             let mut sum = Sum::new(b, &decoder.layout, |p| groups.iter().any(|&g| members(g).contains(&p)));
+            let mut seen = Seen::new(b, 0);
             for chunk in sample.chunks(self.micro_batch) {
                 let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-                let mut weights = batch.weights(Reduction::SampleSum);
-                weights.iter_mut().for_each(|w| *w /= self.settings.batch as f32);
-                let losses = b.download(&decoder.backward(&batch, &weights, &mut sum))?;
-                total = total.join(Private::of(&batch, Some(&losses)));
+                let means = batch.weights(Reduction::SampleSum);
+                let weights: Vec<f32> = means.iter().map(|w| w / self.settings.batch as f32).collect();
+                seen.add(b, &batch, Some((&decoder.backward(&batch, &weights, &mut sum), &means)))?;
             }
+            total = total.join(seen.read(b)?.1);
+            let mut sums = sum.into_grads();
             for &g in &groups {
-                let gradient = members(g)
-                    .iter()
-                    .map(|&p| b.download(sum.get(p).expect("asked for")))
-                    .collect::<Result<Vec<_>>>()?;
-                gradients.push((g, gradient));
+                let own = members(g).iter().map(|p| sums[p.0].take().expect("asked for, and in one group")).collect();
+                gradients.push((g, own));
             }
         }
         gradients.sort_by_key(|g| g.0);
-        let released: Vec<(u32, Released)> = gradients.iter().map(|(g, v)| (*g, Released::Gradient(v))).collect();
-        self.apply(step, groups, &released)?;
+        match &mut self.device {
+            Some(device) => device.apply_gradients(&mut self.held, &self.replayer, step, &gradients),
+            None => {
+                let b = &self.held.decoder().backend;
+                let read = |g: &Vec<B::Tensor>| g.iter().map(|t| b.download(t)).collect::<Result<Vec<_>>>();
+                let read = gradients.iter().map(|(g, own)| Ok((*g, read(own)?))).collect::<Result<Vec<_>>>()?;
+                let released: Vec<(u32, Released)> = read.iter().map(|(g, v)| (*g, Released::Gradient(v))).collect();
+                self.apply(step, groups, &released)?;
+            }
+        }
         Ok(Sensitive::new(total))
     }
 }
@@ -296,56 +321,30 @@ pub fn sign_or_coin(dot: f64, coin: i8) -> i8 {
     }
 }
 
-impl Private {
-    /// Of one batch.
-    pub(in crate::method) fn of(batch: &Batch, row_losses: Option<&[f32]>) -> Self {
-        let records = batch.segments.len();
-        let loss =
-            row_losses.filter(|_| records > 0).map(|l| batch.sample_means(l).iter().sum::<f64>() / records as f64);
-        Self { records, tokens: batch.rows(), loss }
-    }
-
-    /// Of two batches together.
-    pub(in crate::method) fn join(self, other: Self) -> Self {
-        let records = self.records + other.records;
-        let weighted = |p: &Self| p.loss.map(|l| l * p.records as f64);
-        let loss = match (weighted(&self), weighted(&other)) {
-            (None, None) => None,
-            (a, b) => Some((a.unwrap_or(0.0) + b.unwrap_or(0.0)) / records.max(1) as f64),
-        };
-        Self { records, tokens: self.tokens + other.tokens, loss }
-    }
-}
-
-impl Shares {
-    /// Add a micro-batch's part.
-    fn add<B: Backend>(
-        &mut self,
-        decoder: &Decoder<B>,
-        batch: &Batch,
-        directions: &[GroupDirection],
-        engine: Engine,
-    ) -> Result<()> {
-        let b = &decoder.backend;
-        let weights = batch.weights(Reduction::SampleSum);
-        let mut losses = None;
-        match engine {
-            Engine::Backward => {
-                let mut sink = GroupDot::new(b, directions, &batch.segments);
-                losses = Some(b.download(&decoder.backward(batch, &weights, &mut sink))?);
-                for (dot, rows) in self.dots.iter_mut().zip(sink.into_rows()) {
-                    *dot += b.download(&rows)?.iter().map(|&x| f64::from(x)).sum::<f64>();
-                }
+/// Add a micro-batch's `<gradient, u>` for every direction.
+fn project<B: Backend>(
+    seen: &mut Seen<B>,
+    decoder: &Decoder<B>,
+    batch: &Batch,
+    directions: &[GroupDirection],
+    engine: Engine,
+) -> Result<()> {
+    let b = &decoder.backend;
+    let weights = batch.weights(Reduction::SampleSum);
+    match engine {
+        Engine::Backward => {
+            let mut sink = GroupDot::new(b, directions, &batch.segments);
+            let losses = decoder.backward(batch, &weights, &mut sink);
+            for (i, rows) in sink.into_rows().iter().enumerate() {
+                seen.add_dot(b, i, rows, None)?;
             }
-            Engine::Jvp => {
-                for (dot, direction) in self.dots.iter_mut().zip(directions) {
-                    let rows = b.download(&decoder.jvp(batch, direction))?;
-                    *dot += rows.iter().zip(&weights).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum::<f64>();
-                }
-            }
+            seen.add(b, batch, Some((&losses, &weights)))
         }
-        let private = std::mem::replace(&mut self.private, Private { records: 0, tokens: 0, loss: None });
-        self.private = private.join(Private::of(batch, losses.as_deref()));
-        Ok(())
+        Engine::Jvp => {
+            for (i, direction) in directions.iter().enumerate() {
+                seen.add_dot(b, i, &decoder.jvp(batch, direction), Some(&weights))?;
+            }
+            seen.add(b, batch, None)
+        }
     }
 }

@@ -1,6 +1,9 @@
-//! The inner loops of the update rules.
+//! The inner loops of the update rules: AdamW, with and without a gradient, and `w -= scale g`.
 
 use crate::rng::widths::widths;
+
+/// Elements of a task.
+pub(crate) const BLOCK: usize = 1 << 14;
 
 /// The constants of one AdamW step, computed in f64 and rounded once.
 #[derive(Clone, Copy, Debug, PartialEq)]

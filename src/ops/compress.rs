@@ -3,7 +3,7 @@
 //! Element-wise with fixed blocks and public randomness by position, so that the same gradient gives the same bits at any
 //! thread count and after any resumption.
 
-use crate::optim::BLOCK;
+use super::update::BLOCK;
 use crate::rng::{Domain, PublicStream};
 use rayon::prelude::*;
 
@@ -23,12 +23,12 @@ pub struct Address {
 
 impl Address {
     /// The coin of element i is bit `i mod 32` of word `i / 32`; FERRET's coins have group 0.
-    fn coins(&self) -> PublicStream {
+    pub(crate) fn coins(&self) -> PublicStream {
         PublicStream::new(self.seed, Domain::Coin, self.step, 1 + self.tensor)
     }
 
     /// Element i is rounded by word i.
-    fn rounding(&self) -> PublicStream {
+    pub(crate) fn rounding(&self) -> PublicStream {
         PublicStream::new(self.seed, Domain::Rounding, self.step, self.tensor)
     }
 }

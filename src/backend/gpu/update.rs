@@ -1,0 +1,204 @@
+//! Updates of weights and compression of gradients: which windows of which tensors.
+
+use super::context::{Arg, Context};
+use super::kernels;
+use super::rows::{Empty, LANES, columns};
+use super::tensor::{Tensor, Window};
+use crate::ops::compress::{Address, BUCKET};
+use crate::ops::update::{Constants, Step};
+use crate::rng::PublicStream;
+use std::ops::Range;
+
+/// Idle steps of one dispatch, so that no dispatch takes long.
+const STEPS: usize = 64;
+
+/// What the shader is told besides where things are.
+#[derive(Default)]
+struct Numbers {
+    steps: usize,
+    scale: f32,
+    step: Option<Step>,
+    constants: Option<Constants>,
+}
+
+/// The parameters of update.wgsl.
+fn params(starts: [u32; 4], count: usize, n: &Numbers) -> [u32; 15] {
+    let s = n.step.unwrap_or(Step { decay: 1.0, rate: 0.0, correction: 1.0 });
+    let k = n.constants.unwrap_or(Constants { keep_m: 0.0, take_m: 0.0, keep_v: 0.0, take_v: 0.0, eps: 1.0 });
+    let [w, m, v, g] = starts;
+    let f = f32::to_bits;
+    [
+        w,
+        m,
+        v,
+        g,
+        count as u32,
+        n.steps as u32,
+        f(n.scale),
+        f(s.decay),
+        f(s.rate),
+        f(s.correction),
+        f(k.keep_m),
+        f(k.take_m),
+        f(k.keep_v),
+        f(k.take_v),
+        f(k.eps),
+    ]
+}
+
+/// Constants of steps as the shader reads them.
+fn words(steps: &[Step]) -> Vec<u32> {
+    steps.iter().flat_map(|s| [s.decay, s.rate, s.correction, 0.0].map(f32::to_bits)).collect()
+}
+
+fn further(rows: &Range<usize>, by: usize) -> Range<usize> {
+    rows.start + by..rows.end + by
+}
+
+/// One AdamW step of rows `first ..`, as many as `g` has.
+#[allow(clippy::too_many_arguments)]
+pub(super) fn adamw(
+    c: &Context,
+    w: &Tensor,
+    (m, v): (&Tensor, &Tensor),
+    g: &Tensor,
+    first: usize,
+    scale: f32,
+    s: &Step,
+    k: &Constants,
+) {
+    assert!(g.cols == w.cols && first + g.rows <= w.rows, "the gradient of rows of a matrix");
+    let numbers = Numbers { scale, step: Some(*s), constants: Some(*k), ..Numbers::default() };
+    for rows in c.blocks(0..g.rows, &[g.cols]) {
+        let at = |x: &Tensor, by| -> u32 { x.window(further(&rows, by)).start };
+        let count = rows.len() * g.line() / 4;
+        let params = params([at(w, first), at(m, first), at(v, first), at(g, 0)], count, &numbers);
+        let args = [
+            Arg::Rows(w.window(further(&rows, first))),
+            Arg::Rows(m.window(further(&rows, first))),
+            Arg::Rows(v.window(further(&rows, first))),
+            Arg::Rows(g.window(rows.clone())),
+        ];
+        c.run(&kernels::ADAMW, &[], &args, &params, count.div_ceil(LANES), 60.0 * count as f64);
+    }
+}
+
+/// AdamW steps without a gradient.
+pub(super) fn adamw_idle(c: &Context, w: &Tensor, (m, v): (&Tensor, &Tensor), steps: &[Step], k: &Constants) {
+    for rows in c.blocks(0..w.rows, &[w.cols]) {
+        let windows = [w, m, v].map(|x| x.window(rows.clone()));
+        let count = rows.len() * w.line() / 4;
+        for steps in steps.chunks(STEPS) {
+            let numbers = Numbers { steps: steps.len(), constants: Some(*k), ..Numbers::default() };
+            let params = params([windows[0].start, windows[1].start, windows[2].start, 0], count, &numbers);
+            let words = words(steps);
+            let args = [Arg::Rows(windows[0]), Arg::Rows(windows[1]), Arg::Rows(windows[2]), Arg::Words(&words)];
+            let flops = 50.0 * (count * steps.len()) as f64;
+            c.run(&kernels::ADAMW_IDLE, &[], &args, &params, count.div_ceil(LANES), flops);
+        }
+    }
+}
+
+/// AdamW steps without a gradient or moments.
+pub(super) fn decay(c: &Context, w: &Tensor, steps: &[Step]) {
+    for rows in c.blocks(0..w.rows, &[w.cols]) {
+        let window = w.window(rows.clone());
+        let count = rows.len() * w.line() / 4;
+        for steps in steps.chunks(16 * STEPS) {
+            let params = params([window.start, 0, 0, 0], count, &Numbers { steps: steps.len(), ..Numbers::default() });
+            let args = [Arg::Rows(window), Arg::Words(&words(steps))];
+            let flops = 4.0 * (count * steps.len()) as f64;
+            c.run(&kernels::DECAY, &[], &args, &params, count.div_ceil(LANES), flops);
+        }
+    }
+}
+
+/// `w -= scale g` from row `first` on.
+pub(super) fn subtract(c: &Context, w: &Tensor, g: &Tensor, first: usize, scale: f32) {
+    assert!(g.cols == w.cols && first + g.rows <= w.rows, "the gradient of rows of a matrix");
+    for rows in c.blocks(0..g.rows, &[g.cols]) {
+        let (to, from) = (w.window(further(&rows, first)), g.window(rows.clone()));
+        let count = rows.len() * g.line() / 4;
+        let params = params([to.start, 0, 0, from.start], count, &Numbers { scale, ..Numbers::default() });
+        let args = [Arg::Rows(to), Arg::Rows(from)];
+        c.run(&kernels::SUBTRACT, &[], &args, &params, count.div_ceil(LANES), 8.0 * count as f64);
+    }
+}
+
+/// What compress.wgsl is told of a window.
+struct Part<'a> {
+    stream: &'a PublicStream,
+    x: &'a Tensor,
+    rows: Range<usize>,
+    memory: Option<Window<'a>>,
+    total: Option<Window<'a>>,
+    levels: f32,
+}
+
+impl Part<'_> {
+    fn params(&self) -> Vec<u32> {
+        let (step, group) = self.stream.step_and_group();
+        let (x, cols) = (self.x.window(self.rows.clone()), self.x.cols);
+        let all = (self.x.rows * cols).max(1);
+        let mut params = self.stream.key().to_vec();
+        params.extend([group, step, self.rows.len() as u32, cols as u32, x.line, x.start]);
+        params.extend([self.memory.map_or(0, |w| w.start), self.total.map_or(0, |w| w.start)]);
+        params.extend([(self.rows.start * cols) as u32, (self.rows.len() * cols) as u32, self.levels.to_bits()]);
+        params.extend([((1.0 / all as f64) as f32).to_bits(), u32::from(self.total.is_some())]);
+        params
+    }
+}
+
+/// `x = sign(x)`; or, with what error feedback remembers, `x = mean(|x + e|) sign(x + e)` and `e` what is left.
+pub(super) fn signs(c: &Context, x: &Tensor, memory: Option<&Tensor>, at: Address, empty: Empty) {
+    let stream = at.coins();
+    let part = |rows: Range<usize>| Part { stream: &stream, x, rows, memory: None, total: None, levels: 0.0 };
+    let total = memory.map(|memory| {
+        super::rows::elementwise(c, &kernels::ADD, &[], x, memory, 1.0);
+        c.copy_rows(memory, 0..x.rows, x);
+        let sizes = empty(x.rows, 1);
+        for rows in c.blocks(0..x.rows, &[x.cols]) {
+            let to = sizes.window(rows.clone());
+            let params = Part { memory: Some(to), ..part(rows.clone()) }.params();
+            let args = [Arg::Rows(x.window(rows.clone())), Arg::Rows(to)];
+            c.run(&kernels::SIZES, &[], &args, &params, rows.len(), (rows.len() * x.cols) as f64);
+        }
+        let total = empty(1, 1);
+        c.clear(&total);
+        columns(c, &sizes, 0..x.rows, &total, 0, empty);
+        total
+    });
+    // A kernel without a memory writes nothing there, but two bindings may not share a buffer that is written to.
+    let nothing = empty(1, 1);
+    for rows in c.blocks(0..x.rows, &[x.cols]) {
+        let memory = memory.map_or_else(|| nothing.whole(), |m| m.window(rows.clone()));
+        let total = total.as_ref().map(Tensor::whole);
+        let params = Part { memory: Some(memory), total, ..part(rows.clone()) }.params();
+        let count = rows.len() * x.cols;
+        let args = [Arg::Rows(x.window(rows)), Arg::Rows(memory), total.map_or(Arg::Nothing, Arg::Rows)];
+        c.run(&kernels::SIGNS, &[], &args, &params, count.div_ceil(LANES), 10.0 * count as f64);
+    }
+}
+
+/// Random rounding to levels of the norm of every [`BUCKET`] elements.
+pub(super) fn quantise(c: &Context, x: &Tensor, bits: u32, at: Address) {
+    let stream = at.rounding();
+    let levels = ((1u32 << (bits - 1)) - 1) as f32;
+    let mut windows = c.blocks(0..x.rows, &[x.cols]);
+    if windows.len() > 1 {
+        // Windows end where buckets do.
+        let whole = BUCKET / gcd(x.cols, BUCKET);
+        let blocks = c.blocks(0..x.rows.div_ceil(whole), &[whole * x.line()]);
+        windows = blocks.into_iter().map(|b| b.start * whole..(b.end * whole).min(x.rows)).collect();
+    }
+    for rows in windows {
+        let params = Part { stream: &stream, x, rows: rows.clone(), memory: None, total: None, levels }.params();
+        let count = rows.len() * x.cols;
+        let args = [Arg::Rows(x.window(rows))];
+        c.run(&kernels::QUANTISE, &[], &args, &params, count.div_ceil(BUCKET), 40.0 * count as f64);
+    }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}

@@ -1,0 +1,128 @@
+//! Sums over the rows of a step's micro-batches.
+
+use super::held::is_host;
+use crate::backend::Backend;
+use crate::error::Result;
+use crate::model::Batch;
+
+/// A few numbers, each a sum over rows (`sum of w_i x_i`, or of `x_i`), added up over micro-batches. In host memory they are f64; on a
+/// device they stay where the rows are and are read all at once, so that nothing else of a step is read back.
+struct Tally<B: Backend>(Sums<B>);
+
+enum Sums<B: Backend> {
+    Host(Vec<f64>),
+    /// 1 x 1 each.
+    Device(Vec<B::Tensor>),
+}
+
+impl<B: Backend> Tally<B> {
+    /// `count` zeros.
+    fn new(b: &B, count: usize) -> Self {
+        Self(match is_host(b) {
+            true => Sums::Host(vec![0.0; count]),
+            false => Sums::Device((0..count).map(|_| b.zeros(1, 1)).collect()),
+        })
+    }
+
+    /// Add the column `rows` (N x 1) to number `i`, each row times its weight if there are `weights`.
+    fn add(&mut self, b: &B, i: usize, rows: &B::Tensor, weights: Option<&[f32]>) -> Result<()> {
+        match (&mut self.0, weights) {
+            (Sums::Host(sums), weights) => {
+                let rows = b.download(rows)?;
+                sums[i] += match weights {
+                    None => rows.iter().map(|&x| f64::from(x)).sum::<f64>(),
+                    Some(w) => rows.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum::<f64>(),
+                };
+            }
+            (Sums::Device(sums), None) => b.add_columns(rows, 0..b.shape(rows).0, &mut sums[i]),
+            (Sums::Device(sums), Some(w)) => {
+                let mut products = b.zeros(w.len(), 1);
+                b.add_row_dots(rows, &b.upload(w.len(), 1, w.to_vec())?, &mut products, 0);
+                b.add_columns(&products, 0..w.len(), &mut sums[i]);
+            }
+        }
+        Ok(())
+    }
+
+    /// The numbers.
+    fn read(self, b: &B) -> Result<Vec<f64>> {
+        match self.0 {
+            Sums::Host(sums) => Ok(sums),
+            Sums::Device(sums) => {
+                let read = b.download_all(&sums.iter().collect::<Vec<_>>())?;
+                Ok(read.iter().map(|x| f64::from(x[0])).collect())
+            }
+        }
+    }
+}
+
+/// What depends on the realised batch.
+pub struct Private {
+    /// Records in the batch (of all bits together).
+    pub records: usize,
+    /// Tokens fed.
+    pub tokens: usize,
+    /// Mean over the batch's records of their mean token loss; none where it was not computed.
+    pub loss: Option<f64>,
+}
+
+impl Private {
+    /// Of two batches together.
+    pub(in crate::method) fn join(self, other: Self) -> Self {
+        let records = self.records + other.records;
+        let weighted = |p: &Self| p.loss.map(|l| l * p.records as f64);
+        let loss = match (weighted(&self), weighted(&other)) {
+            (None, None) => None,
+            (a, b) => Some((a.unwrap_or(0.0) + b.unwrap_or(0.0)) / records.max(1) as f64),
+        };
+        Self { records, tokens: self.tokens + other.tokens, loss }
+    }
+}
+
+/// What is summed over a step's micro-batches: some inner products, and the records' losses.
+pub(in crate::method) struct Seen<B: Backend> {
+    records: usize,
+    tokens: usize,
+    /// The inner products, then the loss.
+    tally: Tally<B>,
+    dots: usize,
+    losses: bool,
+}
+
+impl<B: Backend> Seen<B> {
+    /// Nothing yet, of `dots` inner products.
+    pub(in crate::method) fn new(b: &B, dots: usize) -> Self {
+        Self { records: 0, tokens: 0, tally: Tally::new(b, dots + 1), dots, losses: false }
+    }
+
+    /// A micro-batch, with the losses of its rows and each row's weight in its record's mean, if they were computed.
+    pub(in crate::method) fn add(&mut self, b: &B, batch: &Batch, losses: Option<(&B::Tensor, &[f32])>) -> Result<()> {
+        self.records += batch.segments.len();
+        self.tokens += batch.rows();
+        if let Some((losses, means)) = losses {
+            self.losses = true;
+            self.tally.add(b, self.dots, losses, Some(means))?;
+        }
+        Ok(())
+    }
+
+    /// Add rows to inner product `i`, each times its weight if there are `weights`.
+    pub(in crate::method) fn add_dot(
+        &mut self,
+        b: &B,
+        i: usize,
+        rows: &B::Tensor,
+        weights: Option<&[f32]>,
+    ) -> Result<()> {
+        self.tally.add(b, i, rows, weights)
+    }
+
+    /// The inner products, and the rest.
+    pub(in crate::method) fn read(self, b: &B) -> Result<(Vec<f64>, Private)> {
+        let Self { records, tokens, tally, dots, losses } = self;
+        let mut read = tally.read(b)?;
+        let loss = (losses && records > 0).then(|| read[dots] / records as f64);
+        read.truncate(dots);
+        Ok((read, Private { records, tokens, loss }))
+    }
+}
