@@ -166,7 +166,7 @@ impl<B: Backend> Decoder<B> {
             let l = first_block + l;
             let cache = match cache {
                 Kept::All(cache) => *cache,
-                Kept::Input(x) => self.block(l, x, batch, &wants).1,
+                Kept::Input(x) => self.block(l, x, batch, wants).1,
             };
             self.block_backward(l, cache, &mut dx, lowest < Some(Place::Block(l)), &wants, sink, batch);
         }
