@@ -27,6 +27,11 @@ impl<B: Backend> Held<B> {
         &self.decoder
     }
 
+    /// Whether backward runs blocks again instead of keeping their activations ([`Decoder::recompute`]).
+    pub fn recompute(&mut self, on: bool) {
+        self.decoder.recompute = on;
+    }
+
     /// The backend and the weights in its memory, in layout order, to be changed there.
     pub fn parts(&mut self) -> (&B, &mut [B::Tensor]) {
         self.mirror = None;

@@ -267,6 +267,7 @@ impl Job for Work<'_> {
         let records = records.as_ref().map(Vec::as_slice);
         let mut trainer =
             Trainer::new(backend, Run { weights, settings: settings.clone(), state, secret: &secret, records })?;
+        trainer.recompute(args.recompute);
         let before = evaluate_before(&folder, &trainer, &held_out)?;
         let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
         let bar = progress(steps_run.into(), "steps", args.quiet);

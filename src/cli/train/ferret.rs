@@ -236,6 +236,7 @@ impl Job for Work<'_> {
             micro_batch: args.micro_batch,
         };
         let mut trainer = Trainer::new(backend, run)?;
+        trainer.recompute(args.recompute);
         let before = evaluate(trainer.decoder(), &held_out)?;
         let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
         let bar = progress(steps_run.into(), "steps", args.quiet);

@@ -65,6 +65,9 @@ pub struct Args {
     /// Records computed on at once: sets the memory; for signsgd's majority vote, the workers
     #[arg(long, default_value_t = 8, help_heading = "Budget")]
     micro_batch: usize,
+    /// Run each block again in backward instead of keeping its activations: for long contexts; slower, the same bits
+    #[arg(long, help_heading = "Budget")]
+    recompute: bool,
     /// How batches are drawn
     #[arg(long, value_enum, default_value = "poisson", help_heading = "Budget")]
     sampler: Sampler,

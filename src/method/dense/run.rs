@@ -103,6 +103,11 @@ impl<'a, B: Backend> Trainer<'a, B> {
         self.held.decoder()
     }
 
+    /// Save memory by running blocks again in backward; the bits stay the same. See [`Decoder::recompute`].
+    pub fn recompute(&mut self, on: bool) {
+        self.held.recompute(on);
+    }
+
     /// Compute, release and apply one step; none when all are over.
     pub fn step(&mut self) -> Result<Option<Step>> {
         let (step, s) = (self.next, &self.settings);

@@ -179,6 +179,11 @@ impl<'a, B: Backend> Trainer<'a, B> {
         self.held.decoder()
     }
 
+    /// Save memory by running blocks again in backward; the bits stay the same. See [`Decoder::recompute`].
+    pub fn recompute(&mut self, on: bool) {
+        self.held.recompute(on);
+    }
+
     /// The samples of a step: each a list of records and the fired groups that see it.
     fn samples(&self, step: u32, groups: &[u32]) -> Result<Vec<Sample>> {
         let Settings { sampler, records, batch, batch_per, .. } = self.settings;
