@@ -33,7 +33,7 @@ addEventListener('load', () => {
 
   for (const svg of document.querySelectorAll('svg')) {
     const box = svg.getBoundingClientRect();
-    const texts = [...svg.querySelectorAll('text')].map(e => [e.textContent, e.getBoundingClientRect(), parseFloat(style(e).fontSize)]);
+    const texts = [...svg.querySelectorAll('text')].filter(e => e.textContent).map(e => [e.textContent, e.getBoundingClientRect(), parseFloat(style(e).fontSize)]);
     const cut = texts.filter(([, t]) => t.left < box.left - 0.5 || t.right > box.right + 0.5 || t.top < box.top - 0.5 || t.bottom > box.bottom + 0.5);
     const over = [];
     texts.forEach(([a, p], i) => texts.slice(i + 1).forEach(([b, q]) => {
