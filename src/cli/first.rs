@@ -3,12 +3,21 @@
 use super::common::progress;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::study::html::{self, Page};
-use crate::study::{first, table, world::World};
+use crate::study::html::{self, Cell, Page, Part, Section, Table};
+use crate::study::{figures, first, table, world::World};
 use std::path::Path;
 use std::time::Instant;
 
 const REPORT: &str = "ferret-report";
+
+const UNITS: &str = "Nats of mutual information and (eps, delta) are different units: no number of one column follows from the other \
+kind. AUC and advantage are of one attack, by loss relative to the base model's; an attack that finds nothing proves nothing. The bound is \
+what the charge permits on average when membership is a coin flip per candidate, as it was here.";
+
+fn cell(text: String) -> Cell {
+    let alarm = text.contains("ALARM");
+    Cell { alarm, ..text.into() }
+}
 
 /// Run the job.
 pub fn run() -> Result<()> {
@@ -52,11 +61,34 @@ pub fn run() -> Result<()> {
                 options.nats, options.eps, options.delta, options.epochs
             ),
         ],
-        command: "cargo run --release".into(),
+        sections: vec![
+            Section {
+                id: "table".into(),
+                title: "Every method, side by side".into(),
+                parts: vec![
+                    Part::Table(Table {
+                        caption: "One run of each method. A click on a column's head sorts by it.".into(),
+                        titles: table::TITLES.iter().map(|t| (*t).to_owned()).collect(),
+                        rows: outcomes.iter().map(|o| table::cells(o).into_iter().map(cell).collect()).collect(),
+                    }),
+                    Part::Prose(UNITS.into()),
+                ],
+            },
+            Section {
+                id: "pictures".into(),
+                title: "Pictures".into(),
+                parts: vec![Part::Plots(figures::all(&outcomes))],
+            },
+            Section {
+                id: "repeat".into(),
+                title: "How to repeat it".into(),
+                parts: vec![Part::Code("cargo run --release".into())],
+            },
+        ],
     };
     std::fs::create_dir_all(REPORT).map_err(|e| Error::io(REPORT, e))?;
     let path = Path::new(REPORT).join("index.html");
-    fsio::write(&path, html::render(&page, &outcomes).as_bytes())?;
+    fsio::write(&path, html::render(&page).as_bytes())?;
     fsio::print(&format!(
         "\nThe page with pictures: {}  ({:.0} s in all)\nNext: ferret train --help for your own model and records, ferret plan for \
          what a budget buys.\n",

@@ -1,50 +1,131 @@
-//! The report: one self-contained page, light and dark, no network.
+//! The report: one self-contained page, light and dark, no network, readable on a phone and on paper.
+//!
+//! A [`Page`] is titles, prose, tables, plots, verdicts and statements; [`render`] writes it with its style and the few
+//! lines of script that sort tables. All texts are plain: what HTML would read as markup is escaped, and `` `code` `` in
+//! prose is set as code. Only [`Part::Plots`] is taken as it is: elements from [`super::plot`].
+//!
+//! ```
+//! use ferret::study::html::{Page, Part, Section, Table, render};
+//! let table = Table {
+//!     caption: "Two runs".into(),
+//!     titles: vec!["method".into(), "perplexity".into()],
+//!     rows: vec![vec!["FERRET-2".into(), "53.1".into()], vec!["DPSGD".into(), "2.5".into()]],
+//! };
+//! let section = Section { id: "runs".into(), title: "Runs".into(), parts: vec![Part::Table(table)] };
+//! let page = Page { title: "A < B".into(), intro: vec![], sections: vec![section] };
+//! assert!(render(&page).contains("<h1>A &lt; B</h1>"));
+//! ```
 
-use super::arm::Outcome;
-use super::plot::{Axis, Bar, BarChart, Chart, Fired, Series, raster, roc};
-use super::table;
+use std::collections::HashSet;
 use std::fmt::Write;
 
-/// What the page says besides its figures.
+/// A page.
+#[derive(Debug, Clone, Default)]
 pub struct Page {
     /// Heading.
     pub title: String,
-    /// What was run, in sentences.
+    /// What was run, a paragraph each.
     pub intro: Vec<String>,
-    /// The command that repeats it.
-    pub command: String,
+    /// The page's body. With more than three, a table of contents stands before them.
+    pub sections: Vec<Section>,
 }
 
-const STYLE: &str = "
-:root { --paper: #fdfdfb; --ink: #1d1f21; --muted: #60656b; --line: #d8d9d5; --accent: #1f6feb; color-scheme: light dark; }
-@media (prefers-color-scheme: dark) { :root { --paper: #16181a; --ink: #e4e6e8; --muted: #9aa0a6; --line: #34383c; --accent: #6ea8fe; } }
-body { background: var(--paper); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; max-width: 70rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.7rem; margin: .5rem 0; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-p, li { max-width: 46rem; } .muted { color: var(--muted); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .35rem .7rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-th button { all: unset; cursor: pointer; font-weight: 600; } th button:focus-visible { outline: 2px solid var(--accent); }
-th[aria-sort=ascending] button::after { content: ' \\25B2'; } th[aria-sort=descending] button::after { content: ' \\25BC'; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 28rem), 1fr)); gap: 1.2rem; } .plots svg { width: 100%; height: auto; }
-pre { overflow-x: auto; padding: .7rem; border: 1px solid var(--line); border-radius: .4rem; } .alarm { color: #c62828; font-weight: 600; }";
+/// A titled part of a page.
+#[derive(Debug, Clone, Default)]
+pub struct Section {
+    /// What links to it name; made unique and fit for an address if it is not.
+    pub id: String,
+    /// Heading.
+    pub title: String,
+    /// What it holds, in order.
+    pub parts: Vec<Part>,
+}
 
-const SORT: &str = "
-for (const table of document.querySelectorAll('table')) {
-  const heads = [...table.querySelectorAll('th')];
-  heads.forEach((th, column) => th.querySelector('button').addEventListener('click', () => {
-    const up = th.getAttribute('aria-sort') !== 'ascending';
-    heads.forEach(h => h.removeAttribute('aria-sort'));
-    th.setAttribute('aria-sort', up ? 'ascending' : 'descending');
-    const key = row => { const text = row.cells[column].textContent; const x = parseFloat(text); return Number.isNaN(x) ? text : x; };
-    const rows = [...table.tBodies[0].rows].sort((a, b) => {
-      const [x, y] = [key(a), key(b)];
-      if (typeof x === 'number' && typeof y === 'number') return x - y;
-      return String(x).localeCompare(String(y));
-    });
-    if (!up) rows.reverse();
-    table.tBodies[0].append(...rows);
-  }));
-}";
+/// A piece of a section.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// Text; an empty line begins a new paragraph.
+    Prose(String),
+    /// A table that sorts.
+    Table(Table),
+    /// SVG elements side by side, as many as fit.
+    Plots(Vec<String>),
+    /// Whether a hypothesis holds.
+    Verdict {
+        /// The hypothesis.
+        name: String,
+        /// `holds`, `fails`, `undecided`, with or without more words.
+        outcome: String,
+        /// The test that decided and its figures.
+        test: String,
+    },
+    /// A long text behind its summary: privacy statements.
+    Statement {
+        /// What is always shown.
+        summary: String,
+        /// What is shown when opened; its line breaks are kept.
+        text: String,
+    },
+    /// Commands or other text set as code.
+    Code(String),
+}
+
+/// A table; every row has as many cells as there are titles (missing ones are left empty).
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    /// Said above it.
+    pub caption: String,
+    /// Heads of the columns.
+    pub titles: Vec<String>,
+    /// The cells.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+/// A cell of a table.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Cell {
+    /// What it says.
+    pub text: String,
+    /// What it is sorted by; its text without it.
+    pub sort: Option<f64>,
+    /// Whether it calls for attention.
+    pub alarm: bool,
+}
+
+impl Cell {
+    /// A cell sorted by `value`.
+    pub fn number(text: impl Into<String>, value: f64) -> Self {
+        Self { text: text.into(), sort: Some(value), alarm: false }
+    }
+}
+
+impl From<String> for Cell {
+    /// A text that begins with a number, as in `0.513 [0.49, 0.53]` or `12,000`, is sorted by it.
+    fn from(text: String) -> Self {
+        let sort = leading_number(&text);
+        Self { text, sort, alarm: false }
+    }
+}
+
+impl From<&str> for Cell {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+fn leading_number(text: &str) -> Option<f64> {
+    let word = text.split_whitespace().next()?.replace(',', "").replace('\u{2212}', "-");
+    let rest = word.strip_prefix('-').unwrap_or(&word);
+    let number = match rest {
+        "inf" | "\u{221e}" => f64::INFINITY,
+        _ if rest.starts_with(|c: char| c.is_ascii_digit() || c == '.') => rest.trim_end_matches('%').parse().ok()?,
+        _ => return None,
+    };
+    Some(if rest.len() < word.len() { -number } else { number })
+}
+
+const STYLE: &str = include_str!("html/page.css");
+const SORT: &str = include_str!("html/sort.js");
 
 /// `text` with the characters that HTML reads otherwise replaced.
 pub fn escape(text: &str) -> String {
@@ -52,83 +133,227 @@ pub fn escape(text: &str) -> String {
 }
 
 /// The whole page.
-pub fn render(page: &Page, outcomes: &[Outcome]) -> String {
-    let mut out = String::new();
-    let _ = write!(
-        out,
+pub fn render(page: &Page) -> String {
+    let title = escape(&page.title);
+    // The empty icon keeps browsers from asking a server for one.
+    let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width, initial-scale=1\">\n<title>{0}</title>\n<style>{STYLE}</style></head>\n<body><h1>{0}</h1>\n",
-        escape(&page.title)
+         content=\"width=device-width, initial-scale=1\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<link \
+         rel=\"icon\" href=\"data:,\">\n<title>{title}</title>\n<style>\n{STYLE}</style></head>\n<body>\n<main>\n<h1>{title}</h1>\n"
     );
-    for sentence in &page.intro {
-        let _ = writeln!(out, "<p>{}</p>", escape(sentence));
+    for text in &page.intro {
+        prose(&mut out, text);
     }
-    out += "<h2>Every method, side by side</h2>\n<div class=\"scroll\"><table><thead><tr>";
-    for title in table::TITLES {
-        let _ = write!(out, "<th scope=\"col\"><button type=\"button\">{}</button></th>", escape(title));
-    }
-    out += "</tr></thead><tbody>\n";
-    for o in outcomes {
-        out += "<tr>";
-        for cell in table::cells(o) {
-            let class = if cell.contains("ALARM") { " class=\"alarm\"" } else { "" };
-            let _ = write!(out, "<td{class}>{}</td>", escape(&cell));
+    let ids = ids(&page.sections);
+    if page.sections.len() > 3 {
+        out += "<nav aria-label=\"Contents\"><ol>\n";
+        for (section, id) in page.sections.iter().zip(&ids) {
+            let _ = writeln!(out, "<li><a href=\"#{id}\">{}</a></li>", escape(&section.title));
         }
-        out += "</tr>\n";
+        out += "</ol></nav>\n";
     }
-    out += "</tbody></table></div>\n<p class=\"muted\">Nats of mutual information and (eps, delta) are different units: no \
-            number of one column follows from the other kind. AUC and advantage are of one attack, by loss relative to the base \
-            model's; an attack that finds nothing proves nothing. The bound is what the charge permits on average when membership is a \
-            coin flip per candidate, as it was here.</p>\n<h2>Pictures</h2>\n<div class=\"plots\">\n";
-    out += &plots(outcomes);
-    let _ = write!(
-        out,
-        "</div>\n<h2>How to repeat it</h2>\n<pre>{}</pre>\n<script>{SORT}</script>\n</body></html>\n",
-        escape(&page.command)
-    );
+    for (section, id) in page.sections.iter().zip(&ids) {
+        let _ = writeln!(out, "<section id=\"{id}\">\n<h2>{}</h2>", escape(&section.title));
+        for part in &section.parts {
+            write_part(&mut out, part);
+        }
+        out += "</section>\n";
+    }
+    let _ = write!(out, "</main>\n<script>\n{SORT}</script>\n</body></html>\n");
     out
 }
 
-fn plots(outcomes: &[Outcome]) -> String {
-    let trained = || outcomes.iter().filter(|o| !o.curve.is_empty());
-    let mut out = String::new();
-    let mut curves = Chart::new("Held-out perplexity over the run")
-        .x(Axis::linear("share of the run").range(0.0, 1.0))
-        .y(Axis::log("perplexity on held-out records"));
-    for o in trained() {
-        let points = o.curve.iter().map(|&(x, loss)| (x, loss.exp())).collect();
-        curves = curves.series(Series::line(&o.name, points));
+/// Each section's id: letters, digits and hyphens, no two alike.
+fn ids(sections: &[Section]) -> Vec<String> {
+    let mut taken = HashSet::new();
+    let mut unique = |section: &Section| {
+        let plain: String =
+            section.id.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
+        let stem = if plain.trim_matches('-').is_empty() { "section".to_owned() } else { plain };
+        let mut id = stem.clone();
+        let mut count = 1;
+        while !taken.insert(id.clone()) {
+            count += 1;
+            id = format!("{stem}-{count}");
+        }
+        id
+    };
+    sections.iter().map(&mut unique).collect()
+}
+
+/// Paragraphs, with `` `code` `` where the backticks pair up.
+fn prose(out: &mut String, text: &str) {
+    for paragraph in text.split("\n\n").map(str::trim).filter(|p| !p.is_empty()) {
+        let pieces: Vec<&str> = paragraph.split('`').collect();
+        *out += "<p>";
+        if pieces.len() % 2 == 1 {
+            for (index, piece) in pieces.iter().enumerate() {
+                let (open, close) = if index % 2 == 1 { ("<code>", "</code>") } else { ("", "") };
+                let _ = write!(out, "{open}{}{close}", escape(piece));
+            }
+        } else {
+            *out += &escape(paragraph);
+        }
+        *out += "</p>\n";
     }
-    out += &curves.svg();
-    let mut gap = BarChart::new("Perplexity", Axis::log("perplexity"), &["members", "non-members"]);
-    let mut leak =
-        BarChart::new("Attack's advantage and its bound", Axis::linear("advantage").range(0.0, 1.0), &["advantage"]);
-    let mut cost = BarChart::new("Record gradients computed", Axis::log("gradients"), &["gradients"]);
-    let bar = |value| Some(Bar { value, interval: None, bound: None });
-    for o in outcomes {
-        gap = gap.row(&o.name, vec![bar(o.train_loss.exp()), bar(o.test_loss.exp())]);
-        let bound = o.bound.why_not().is_none().then(|| o.bound.advantage());
-        leak = leak
-            .row(&o.name, vec![Some(Bar { value: o.attack.advantage, interval: Some(o.attack.advantage_ci), bound })]);
-    }
-    for o in trained() {
-        cost = cost.row(&o.name, vec![bar(o.sample_gradients.max(1) as f64)]);
-    }
-    out += &gap.svg();
-    out += &leak.svg();
-    let rocs: Vec<_> = trained().map(|o| (o.name.clone(), o.roc.curve())).collect();
-    out += &roc("ROC of the attack by loss", &rocs, &[], None);
-    out += &roc("The same, low false-positive rates", &rocs, &[], Some(1e-3));
-    out += &cost.svg();
-    for o in trained() {
-        if let Some(raster_of) = &o.fired {
-            let fired: Vec<Fired> = raster_of
-                .fired
-                .iter()
-                .map(|&(step, group, plus)| Fired { step: step.into(), group: group.into(), plus })
-                .collect();
-            out += &raster(&format!("Which group fired when: {}", o.name), o.steps.1, raster_of.groups, &fired);
+}
+
+fn write_part(out: &mut String, part: &Part) {
+    match part {
+        Part::Prose(text) => prose(out, text),
+        Part::Table(table) => write_table(out, table),
+        Part::Plots(plots) => {
+            *out += "<div class=\"plots\">\n";
+            for svg in plots {
+                let _ = writeln!(out, "<figure>{svg}</figure>");
+            }
+            *out += "</div>\n";
+        }
+        Part::Verdict { name, outcome, test } => {
+            let class = match outcome.split(|c: char| !c.is_alphabetic()).next() {
+                Some("holds") => " good",
+                Some("fails") => " bad",
+                _ => "",
+            };
+            let _ = writeln!(
+                out,
+                "<div class=\"verdict{class}\"><strong>{}</strong><span class=\"name\">{}</span><span \
+                 class=\"test\">{}</span></div>",
+                escape(outcome),
+                escape(name),
+                escape(test)
+            );
+        }
+        Part::Statement { summary, text } => {
+            let _ = writeln!(
+                out,
+                "<details><summary>{}</summary><pre>{}</pre></details>",
+                escape(summary),
+                escape(text.trim_end())
+            );
+        }
+        Part::Code(text) => {
+            let _ = writeln!(out, "<pre><code>{}</code></pre>", escape(text.trim_end()));
         }
     }
-    out
+}
+
+fn write_table(out: &mut String, table: &Table) {
+    // A column of numbers is set flush right.
+    let numeric: Vec<bool> = (0..table.titles.len())
+        .map(|column| {
+            let cells = || table.rows.iter().filter_map(|row| row.get(column)).filter(|c| !c.text.is_empty());
+            2 * cells().filter(|c| c.sort.is_some()).count() > cells().count()
+        })
+        .collect();
+    let class = |classes: &[(&str, bool)]| {
+        let chosen: Vec<&str> = classes.iter().filter(|c| c.1).map(|c| c.0).collect();
+        if chosen.is_empty() { String::new() } else { format!(" class=\"{}\"", chosen.join(" ")) }
+    };
+    // Focusable, so that the arrow keys scroll what a narrow screen cuts off.
+    let caption = escape(&table.caption);
+    let _ = write!(
+        out,
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table>",
+        if caption.is_empty() { "table" } else { &caption }
+    );
+    if !caption.is_empty() {
+        let _ = write!(out, "<caption><span>{caption}</span></caption>");
+    }
+    *out += "<thead><tr>";
+    for (title, &n) in table.titles.iter().zip(&numeric) {
+        let class = class(&[("n", n)]);
+        let _ = write!(out, "<th scope=\"col\"{class}><button type=\"button\">{}</button></th>", escape(title));
+    }
+    *out += "</tr></thead><tbody>\n";
+    let empty = Cell::default();
+    for row in &table.rows {
+        *out += "<tr>";
+        for (column, &n) in numeric.iter().enumerate() {
+            let cell = row.get(column).unwrap_or(&empty);
+            let class = class(&[("n", n), ("alarm", cell.alarm)]);
+            let sort = match cell.sort.filter(|x| !x.is_nan()) {
+                Some(f64::INFINITY) => " data-sort=\"Infinity\"".to_owned(),
+                Some(f64::NEG_INFINITY) => " data-sort=\"-Infinity\"".to_owned(),
+                Some(x) => format!(" data-sort=\"{x}\""),
+                None => String::new(),
+            };
+            let _ = write!(out, "<td{class}{sort}>{}</td>", escape(&cell.text));
+        }
+        *out += "</tr>\n";
+    }
+    *out += "</tbody></table></div>\n";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_from_the_front_of_a_cell() {
+        let sort = |text: &str| Cell::from(text).sort;
+        assert_eq!(sort("0.513 [0.49, 0.53]"), Some(0.513));
+        assert_eq!(sort("12,000"), Some(12_000.0));
+        assert_eq!(sort("\u{2212}1e-3"), Some(-1e-3));
+        assert_eq!(sort("2%"), Some(2.0));
+        assert_eq!(sort("inf"), Some(f64::INFINITY));
+        for text in ["", "none", "FERRET-2", "(0.5, 1e-5)", "nan", "infinity", "-", "0.5x", "every gradient"] {
+            assert_eq!(sort(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn text_is_never_markup() {
+        let evil = "</pre><script>alert(\"1\")</script> & `x<y`";
+        let parts = vec![
+            Part::Prose(evil.into()),
+            Part::Code(evil.into()),
+            Part::Statement { summary: evil.into(), text: evil.into() },
+            Part::Verdict { name: evil.into(), outcome: evil.into(), test: evil.into() },
+            Part::Table(Table { caption: evil.into(), titles: vec![evil.into()], rows: vec![vec![evil.into()]] }),
+        ];
+        let section = Section { id: evil.into(), title: evil.into(), parts };
+        let page = Page { title: evil.into(), intro: vec![evil.into()], sections: vec![section; 4] };
+        let html = render(&page);
+        assert_eq!(html.matches("<script>").count(), 1, "the page's own");
+        assert!(html.contains("<code>x&lt;y</code>"));
+        assert!(!html.contains("alert(\"1\")"));
+    }
+
+    #[test]
+    fn contents_appear_from_four_sections_and_link_to_them() {
+        let section = |id: &str| Section { id: id.into(), title: format!("Title {id}"), parts: vec![] };
+        let page = |ids: &[&str]| Page { sections: ids.iter().map(|id| section(id)).collect(), ..Page::default() };
+        assert!(!render(&page(&["a", "b", "c"])).contains("<nav"));
+        let html = render(&page(&["a", "a", "What ran?", ""]));
+        for id in ["a", "a-2", "what-ran-", "section"] {
+            assert!(
+                html.contains(&format!("href=\"#{id}\"")) && html.contains(&format!("<section id=\"{id}\"")),
+                "{id}"
+            );
+        }
+    }
+
+    #[test]
+    fn short_rows_are_filled_up_and_alarms_marked() {
+        let alarm = Cell { alarm: true, ..Cell::number("0.4 ALARM", 0.4) };
+        let table = Table {
+            caption: String::new(),
+            titles: vec!["a".into(), "b".into()],
+            rows: vec![vec!["x".into(), alarm], vec!["y".into()], vec!["z".into(), Cell::number("?", f64::NAN)]],
+        };
+        let mut out = String::new();
+        write_table(&mut out, &table);
+        assert_eq!(out.matches("<td").count(), 6);
+        assert!(out.contains("<td class=\"n alarm\" data-sort=\"0.4\">"));
+        assert!(!out.contains("NaN"));
+    }
+
+    #[test]
+    fn nothing_is_fetched() {
+        let html = render(&Page::default());
+        for word in ["http:", "https:", "url(", "@import", "src="] {
+            assert!(!html.contains(word), "{word}");
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Grids of runs, tables, plots and the report.
 
 pub mod arm;
+pub mod figures;
 pub mod first;
 pub mod html;
 pub mod plot;
