@@ -7,7 +7,7 @@ use crate::fsio;
 use crate::model::{checkpoint, memory};
 use crate::study::grid::report::{Report, chosen, report};
 use crate::study::grid::{Finished, Grid, Kind, Progress, Runner, Store, Tuned};
-use crate::study::spec::{Part, Spec};
+use crate::study::spec::{Method, Part, Spec};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -186,7 +186,8 @@ fn stage(args: &Args, runner: &Runner, store: &Store, specs: &[Spec], what: &'st
         note(args, &format!("{what}: about {} by timing a few steps of each kind", duration(wall)));
     }
     let bar = progress((costs.iter().sum::<f64>() * 1000.0).ceil() as u64, what, args.quiet);
-    let style = indicatif::ProgressStyle::with_template("{prefix} {wide_bar} {percent} % {msg}, {elapsed} gone, {eta} left");
+    let style =
+        indicatif::ProgressStyle::with_template("{prefix} {wide_bar} {percent} % {msg}, {elapsed} gone, {eta} left");
     bar.set_style(style.expect("a valid template"));
     bar.set_message(format!("0/{left}"));
     let done = std::sync::atomic::AtomicUsize::new(0);
@@ -200,9 +201,11 @@ fn stage(args: &Args, runner: &Runner, store: &Store, specs: &[Spec], what: &'st
                 Err(_) => "diverged".into(),
             };
             let s = &run.spec;
-            let (row, epochs, seed, rate) = (&s.row, s.epochs, s.seed, s.learning_rate);
-            let budget = s.column();
-            let line = format!("{done}/{left} {row}, budget {budget}, {epochs} epochs, rate {rate:.1e}, seed {seed}: {said}");
+            let of = match s.method {
+                Method::Base => String::new(),
+                _ => format!(", budget {}, {} epochs, rate {:.1e}", s.column(), s.epochs, s.learning_rate),
+            };
+            let line = format!("{done}/{left} {}{of}, seed {}: {said}", s.row, s.seed);
             bar.suspend(|| note(args, &line));
         }
     });
@@ -249,7 +252,8 @@ fn dry_run(args: &Args, grid: &Grid, runner: &Runner, fixed: &Tuned, out: &Path)
         };
         let (budget, unit) = s.budget();
         let budget = if budget.is_finite() && budget > 0.0 { format!("{budget} {unit}") } else { unit.into() };
-        let cells = [part.into(), s.row.clone(), budget, s.epochs.to_string(), s.seed.to_string(), rate, format!("{cost:.1}")];
+        let cells =
+            [part.into(), s.row.clone(), budget, s.epochs.to_string(), s.seed.to_string(), rate, format!("{cost:.1}")];
         table.push(cells.to_vec());
     }
     fsio::print(&crate::audit::report::align(&table))?;

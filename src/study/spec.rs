@@ -216,9 +216,7 @@ impl Spec {
                 let (steps, eps) = (steps()?, calibrated.then_some(*eps));
                 Plan::Dense(Box::new(settings::dpsgd(&common, eps, self.delta, steps)?))
             }
-            Method::Nonprivate => {
-                Plan::Dense(Box::new(settings::dense(&common, dense::Method::Nonprivate, steps()?)))
-            }
+            Method::Nonprivate => Plan::Dense(Box::new(settings::dense(&common, dense::Method::Nonprivate, steps()?))),
         };
         Ok(Arm { name: self.row.clone(), plan, delta: self.delta })
     }

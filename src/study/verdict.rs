@@ -134,7 +134,13 @@ impl Tally {
 }
 
 fn short(x: f64) -> String {
-    if x >= 100.0 { format!("{x:.0}") } else if x >= 10.0 { format!("{x:.1}") } else { format!("{x:.2}") }
+    if x >= 100.0 {
+        format!("{x:.0}")
+    } else if x >= 10.0 {
+        format!("{x:.1}")
+    } else {
+        format!("{x:.2}")
+    }
 }
 
 const PAIRED: &str = "Paired over seeds, with Student's interval at 95 % for all cells together (Bonferroni).";
@@ -155,7 +161,10 @@ pub fn utility(name: &str, cells: &[Cell]) -> Verdict {
              intervals lie below 0, fails if any lies above. Below: {}, above: {}. Mean ratio of perplexities, FERRET over DPSGD: {}. \
              The same number is nats of mutual information for FERRET and eps of (eps, delta) for DPSGD: the units differ, so this is \
              the paper's comparison, not one at equal privacy; for that see --grid true-dp.",
-            tally.all, tally.below, tally.above, tally.ratios()
+            tally.all,
+            tally.below,
+            tally.above,
+            tally.ratios()
         ),
     }
 }
@@ -189,7 +198,8 @@ pub fn trade_off(name: &str, cells: &[Cell]) -> Verdict {
         _ => Answer::Undecided,
     };
     Verdict {
-        name: "H2 (trade-off): FERRET trades privacy for utility better than DPSGD and than non-private training".into(),
+        name: "H2 (trade-off): FERRET trades privacy for utility better than DPSGD and than non-private training"
+            .into(),
         outcome,
         test: format!(
             "{name} against DPSGD and against non-private training in every cell. One of two is better if its test perplexity is lower \
@@ -214,7 +224,11 @@ pub fn time(name: &str, cells: &[Cell]) -> Verdict {
             "The logarithm of {name}'s seconds of training minus DPSGD's, in every cell. {PAIRED} Holds if all {} intervals lie below 0, \
              fails if any lies above. Below: {}, above: {}. Mean ratio of times: {}; of record gradients computed: {}. Times are of this \
              machine, with several runs at once where --jobs says so.",
-            tally.all, tally.below, tally.above, tally.ratios(), Tally::of(&work).ratios()
+            tally.all,
+            tally.below,
+            tally.above,
+            tally.ratios(),
+            Tally::of(&work).ratios()
         ),
     }
 }

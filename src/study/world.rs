@@ -43,7 +43,8 @@ impl World {
             let text = synthetic::to_jsonl(&synthetic::private_records(seed, split, n as u64)?);
             Ok(records::load(Path::new("embedded"), &text, Some(&tokenizer), &options)?.examples)
         };
-        let (candidates, tuning) = (read(synthetic::Split::Train, candidates)?, read(synthetic::Split::Tuning, tuning)?);
+        let (candidates, tuning) =
+            (read(synthetic::Split::Train, candidates)?, read(synthetic::Split::Tuning, tuning)?);
         Ok(Self::tossed(base, candidates, tuning, seed))
     }
 
@@ -62,7 +63,10 @@ impl World {
         let mut examples: Vec<Example> = dataset.examples.into_iter().filter(|e| e.targets() > 0).collect();
         if examples.len() < 12 {
             let found = examples.len();
-            return Err(Error::file(path, format!("has {found} records with a token to predict: a study needs at least 12")));
+            return Err(Error::file(
+                path,
+                format!("has {found} records with a token to predict: a study needs at least 12"),
+            ));
         }
         // The same cut for every seed of the study: records to tune on never become candidates.
         Seeded::new(0).shuffle(&mut examples);

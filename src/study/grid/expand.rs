@@ -142,13 +142,8 @@ impl Grid {
                     for (payload, direction, sends) in payloads {
                         for (route, silent, update) in updates {
                             for &batch in &self.batches {
-                                let reading = Reading {
-                                    route,
-                                    silent,
-                                    direction,
-                                    payload,
-                                    ..Reading::paper(variant, nats)
-                                };
+                                let reading =
+                                    Reading { route, silent, direction, payload, ..Reading::paper(variant, nats) };
                                 let centre = centre(&reading, batch);
                                 let name = format!("{}, {sends}, {update}, B = {batch}", variant.to_uppercase());
                                 let method = Method::Ferret(reading);
@@ -176,7 +171,14 @@ impl Grid {
                             };
                             let centre = centre(&reading, batch);
                             let name = format!("{}-{how}, B = {batch}", variant.to_uppercase());
-                            rows.push(Row { name, method: Method::Ferret(reading), batch, epochs, steps_of: None, centre });
+                            rows.push(Row {
+                                name,
+                                method: Method::Ferret(reading),
+                                batch,
+                                epochs,
+                                steps_of: None,
+                                centre,
+                            });
                         }
                     }
                     let name = format!("DPSGD, B = {batch}");

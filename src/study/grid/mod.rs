@@ -1,8 +1,8 @@
 //! A study: a grid of runs, read from a name or a TOML file, run once each, shown as tables and verdicts.
 
 mod expand;
-mod run;
 pub mod report;
+mod run;
 pub mod sheet;
 
 pub use expand::{Row, Tuned};
@@ -188,17 +188,24 @@ impl Grid {
             }
         }
         if let Some(budget) = self.budgets.iter().find(|b| !(**b > 0.0)) {
-            return Err(format!("budgets: {budget} is no budget: give numbers above 0, or inf for non-private training"));
+            return Err(format!(
+                "budgets: {budget} is no budget: give numbers above 0, or inf for non-private training"
+            ));
         }
         if self.kind != Kind::Paper && self.budgets.iter().any(|b| b.is_infinite()) {
-            return Err("budgets: inf belongs to the paper's grid, where non-private training stands beside the others".into());
+            return Err(
+                "budgets: inf belongs to the paper's grid, where non-private training stands beside the others".into(),
+            );
         }
         if self.epochs.contains(&0) || self.batches.contains(&0) {
             return Err("epochs and batches count from 1, found 0".into());
         }
         // The smallest number of members that the coins make is not known here; a quarter is far below it.
         if let Some(batch) = self.batches.iter().find(|b| **b as usize * 4 > self.candidates) {
-            return Err(format!("batches: {batch} of {} candidates is too many: give at most a quarter", self.candidates));
+            return Err(format!(
+                "batches: {batch} of {} candidates is too many: give at most a quarter",
+                self.candidates
+            ));
         }
         if self.seeds == 0 || self.seeds > 1000 {
             return Err(format!("seeds is {}, expected 1 to 1000", self.seeds));

@@ -7,7 +7,7 @@ mod readings;
 
 use super::run::{Finished, Spread, choose};
 use super::sheet::Sheet;
-use super::{Grid, Kind, Row, Store};
+use super::{Grid, Kind, Row};
 use crate::audit::report::quote;
 use crate::error::Result;
 use crate::fsio;
@@ -236,7 +236,13 @@ impl Report {
             let paper = f.paper.map_or(String::new(), |p| p.to_string());
             out += &format!(
                 "{},{},{},{},{},{},{ours},{},{paper}\n",
-                quote(&f.row), f.batch, f.epochs, f.budget, f.unit, f.measure, f.diverged
+                quote(&f.row),
+                f.batch,
+                f.epochs,
+                f.budget,
+                f.unit,
+                f.measure,
+                f.diverged
             );
         }
         out
@@ -283,8 +289,13 @@ impl Report {
     pub fn write(&self, dir: &Path, grid: &Grid, results: &[Finished], command: &str) -> Result<()> {
         let json = serde_json::to_string_pretty(&self.json(grid, results)).expect("plain values") + "\n";
         let html = crate::study::html::render(&page(self, grid, results, command));
-        let files =
-            [("tables.txt", self.text()), ("tables.csv", self.csv()), ("tables.tex", self.latex()), ("study.json", json), ("index.html", html)];
+        let files = [
+            ("tables.txt", self.text()),
+            ("tables.csv", self.csv()),
+            ("tables.tex", self.latex()),
+            ("study.json", json),
+            ("index.html", html),
+        ];
         for (name, text) in files {
             fsio::write(&dir.join(name), text.as_bytes())?;
         }
@@ -295,9 +306,4 @@ impl Report {
 /// Whether a group is the base model's.
 fn is_base(group: &Group) -> bool {
     group.spec.method == Method::Base
-}
-
-/// How far results are from complete: for messages.
-pub fn missing(store: &Store, specs: &[Spec]) -> usize {
-    specs.iter().filter(|s| !store.has(s)).count()
 }

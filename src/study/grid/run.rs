@@ -245,10 +245,12 @@ impl<'a> Runner<'a> {
                 let Some(&index) = missing.get(at) else { return Ok(()) };
                 // Another job's failure ends this one too.
                 let halted = || (self.stop)() || lock(&failed).is_some();
-                let finished = pool.install(|| self.one(&specs[index], |share| {
-                    told(at, share);
-                    if halted() { Err(stopped()) } else { Ok(()) }
-                }))?;
+                let finished = pool.install(|| {
+                    self.one(&specs[index], |share| {
+                        told(at, share);
+                        if halted() { Err(stopped()) } else { Ok(()) }
+                    })
+                })?;
                 store.write(&finished)?;
                 told(at, 1.0);
                 tell(Progress::Done(&finished));
@@ -271,7 +273,9 @@ impl<'a> Runner<'a> {
         }
         specs
             .iter()
-            .map(|spec| store.read(spec)?.ok_or_else(|| Error::usage("a run vanished from the study's folder: run again")))
+            .map(|spec| {
+                store.read(spec)?.ok_or_else(|| Error::usage("a run vanished from the study's folder: run again"))
+            })
             .collect()
     }
 

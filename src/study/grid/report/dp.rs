@@ -3,7 +3,7 @@
 use super::{Group, is_base};
 use crate::privacy::guarantee::Guarantee;
 use crate::privacy::statement::Released;
-use crate::study::grid::{Grid, sheet::Sheet};
+use crate::study::grid::{Grid, Row, sheet::Sheet};
 use crate::study::spec::Method;
 use crate::study::verdict::{Verdict, interval};
 use std::collections::HashMap;
@@ -19,10 +19,8 @@ pub(super) fn tables(
     let mut findings = Vec::new();
     for &epochs in &grid.epochs {
         for &eps in &grid.budgets {
-            let here: Vec<&Group> = groups
-                .iter()
-                .filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps)
-                .collect();
+            let here: Vec<&Group> =
+                groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps).collect();
             let row = |g: &&Group| {
                 let first = g.outcomes().next();
                 let noise = first.and_then(|o| o.statement.as_ref()).map_or(String::new(), |s| match s.released {
@@ -50,7 +48,15 @@ pub(super) fn tables(
                 ]
             };
             let titles = [
-                "method", "rate", "test ppl", "AUC", "record gradients", "time [s]", "released", "protected by", "eps spent (PLD)",
+                "method",
+                "rate",
+                "test ppl",
+                "AUC",
+                "record gradients",
+                "time [s]",
+                "released",
+                "protected by",
+                "eps spent (PLD)",
             ];
             sheets.push(Sheet {
                 caption: format!(
@@ -81,8 +87,11 @@ fn finding(
     epochs: u32,
 ) -> Option<String> {
     let rows = grid.tuned_rows();
+    let is = |r: &Row, g: &Group| {
+        r.name == g.spec.row && (!grid.tune_cells || (r.method == g.spec.method && r.epochs == g.spec.epochs))
+    };
     let score = |g: &&&Group| {
-        let key = rows.iter().find(|r| r.name == g.spec.row).map(|r| r.key(grid.tune_cells));
+        let key = rows.iter().find(|r| is(r, g)).map(|r| r.key(grid.tune_cells));
         let by_tuning = key.and_then(|k| chosen.get(&k)).map(|c| c.1);
         by_tuning.or_else(|| g.spread(|o| o.test_loss).map(|s| s.mean)).unwrap_or(f64::INFINITY)
     };

@@ -37,7 +37,9 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
     let what = match grid.kind {
         Kind::Paper => "The paper's methods over budgets and lengths, beside the paper's own GPT-2 figures.",
         Kind::Readings => "Every reading of Algorithm 1 side by side at the same budget.",
-        Kind::TrueDp => "FERRET with randomised response and with Gaussian noise against DPSGD, at the same (eps, delta).",
+        Kind::TrueDp => {
+            "FERRET with randomised response and with Gaussian noise against DPSGD, at the same (eps, delta)."
+        }
     };
     let members = results.iter().find_map(|r| r.outcome.as_ref().ok()).map_or((0, 0), |o| o.candidates);
     Page {
@@ -72,7 +74,10 @@ fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
         let shown: Vec<Outcome> = groups
             .iter()
             .filter(|g| is_base(g) || Some(&g.spec.epochs) == epochs)
-            .filter(|g| g.spec.steps_of.is_none() && (!g.spec.column().is_finite() || is_base(g) || Some(g.spec.column()) == budget))
+            .filter(|g| {
+                g.spec.steps_of.is_none()
+                    && (!g.spec.column().is_finite() || is_base(g) || Some(g.spec.column()) == budget)
+            })
             .filter_map(|g| copy(g.runs.first()?))
             .collect();
         out.extend(figures::all(&shown));
@@ -112,7 +117,10 @@ fn against_budget(grid: &Grid, groups: &[Group]) -> Vec<String> {
             .filter(level)
             .filter_map(|g| Some((g.spec.row.clone(), g.spread(|o| o.test_loss.exp())?.mean)))
             .collect();
-        let units = [("nats", "mutual information with a record [nats]".to_owned()), ("eps at delta", format!("eps at delta {:e}", grid.delta))];
+        let units = [
+            ("nats", "mutual information with a record [nats]".to_owned()),
+            ("eps at delta", format!("eps at delta {:e}", grid.delta)),
+        ];
         for (unit, axis) in units {
             let mut lines: Vec<BudgetLine> = Vec::new();
             for g in groups.iter().filter(|g| g.spec.epochs == epochs && g.spec.budget().1 == unit) {
@@ -124,7 +132,8 @@ fn against_budget(grid: &Grid, groups: &[Group]) -> Vec<String> {
                 }
             }
             if !lines.is_empty() {
-                let title = format!("Test perplexity against budget, {epochs} epoch{}", if epochs == 1 { "" } else { "s" });
+                let title =
+                    format!("Test perplexity against budget, {epochs} epoch{}", if epochs == 1 { "" } else { "s" });
                 out.push(figures::budget_lines(&title, &axis, Axis::log("test perplexity"), &lines, &references));
             }
         }

@@ -13,10 +13,9 @@ pub(super) fn tables(
     chosen: &HashMap<String, (f64, f64)>,
 ) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
     let note = format!(
-        "Mean ± SD [least, largest] over {} seed{}; after the bar the paper's own GPT-2 figure, measured by its authors on their data. \
-         A column's number is a budget in nats of mutual information for FERRET and the eps of (eps, delta = {:e}) for DPSGD: the units \
-         differ, and no row follows from the other kind. Non-private training has no budget: column inf; with the steps that FERRET \
-         computes, the column says whose.",
+        "Mean ± SD [least, largest] over {} seed{}; after the bar the paper's own GPT-2 figure. Columns are nats of mutual information for \
+         FERRET and the eps of (eps, delta = {:e}) for DPSGD: the units differ. Column inf: no budget. \"Steps of\": as many steps as \
+         that method computes at the column's budget.",
         grid.seeds,
         if grid.seeds == 1 { "" } else { "s" },
         grid.delta
@@ -59,17 +58,19 @@ pub(super) fn tables(
 }
 
 /// Verdicts on the variant of FERRET that was best on the tuning split; the others' answers as findings.
-fn judge(
-    grid: &Grid,
-    groups: &[Group],
-    chosen: &HashMap<String, (f64, f64)>,
-) -> (Vec<Verdict>, Vec<String>) {
+fn judge(grid: &Grid, groups: &[Group], chosen: &HashMap<String, (f64, f64)>) -> (Vec<Verdict>, Vec<String>) {
     let variants: Vec<String> =
         grid.methods.iter().filter(|m| m.starts_with("ferret")).map(|m| m.to_uppercase()).collect();
-    let loss = |name: &String| chosen.get(name).map_or(f64::INFINITY, |c| c.1);
+    let loss = |name: &String| {
+        let of_variant = |key: &str| key == name || key.starts_with(&format!("{name}, "));
+        chosen.iter().filter(|(key, _)| of_variant(key)).map(|(_, c)| c.1).fold(f64::INFINITY, f64::min)
+    };
     let Some(best) = variants.iter().min_by(|a, b| loss(a).total_cmp(&loss(b))) else { return Default::default() };
     if grid.batches.len() > 1 {
-        return (Vec::new(), vec!["With several batch sizes the hypotheses are not judged: run one batch size.".into()]);
+        return (
+            Vec::new(),
+            vec!["With several batch sizes the hypotheses are not judged: run one batch size.".into()],
+        );
     }
     let cells = cells(groups, best);
     let verdicts = vec![verdict::utility(best, &cells), verdict::trade_off(best, &cells), verdict::time(best, &cells)];
@@ -116,7 +117,8 @@ fn cells(groups: &[Group], variant: &str) -> Vec<Cell> {
         g.runs.iter().map(of).collect()
     };
     let full = |g: &&Group| g.spec.steps_of.is_none();
-    let of = |pick: &dyn Fn(&Group) -> bool| groups.iter().filter(full).find(|g| pick(g)).map(samples).unwrap_or_default();
+    let of =
+        |pick: &dyn Fn(&Group) -> bool| groups.iter().filter(full).find(|g| pick(g)).map(samples).unwrap_or_default();
     groups
         .iter()
         .filter(|g| g.spec.row == variant)
@@ -126,7 +128,9 @@ fn cells(groups: &[Group], variant: &str) -> Vec<Cell> {
                 name: format!("{epochs} epochs, budget {budget}"),
                 ferret: samples(ferret),
                 dpsgd: of(&|g| {
-                    matches!(g.spec.method, Method::Dpsgd { .. }) && g.spec.epochs == epochs && g.spec.column() == budget
+                    matches!(g.spec.method, Method::Dpsgd { .. })
+                        && g.spec.epochs == epochs
+                        && g.spec.column() == budget
                 }),
                 nonprivate: of(&|g| g.spec.method == Method::Nonprivate && g.spec.epochs == epochs),
             }

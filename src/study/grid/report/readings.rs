@@ -36,9 +36,10 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
         let bits = mean(gains.iter().map(|g| g.1));
         let per_bit = gained / bits.max(1.0);
         let private = group.outcomes().all(|o| o.bits.is_some()) && !gains.is_empty();
-        let promise = group.outcomes().next().map_or(String::new(), |o| {
-            o.guarantees.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-        });
+        let promise = group
+            .outcomes()
+            .next()
+            .map_or(String::new(), |o| o.guarantees.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
         if private && best.is_none_or(|b| gained > b.0) {
             best = Some((gained, group, per_bit));
         }
@@ -58,11 +59,22 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
     }
     rows.sort_by(|a, b| b.0.total_cmp(&a.0));
     let titles = [
-        "reading", "epochs", "rate", "bits", "test ppl", "nats gained", "nats per bit", "AUC", "time [s]", "promised about a record",
+        "reading",
+        "epochs",
+        "rate",
+        "bits",
+        "test ppl",
+        "nats gained",
+        "nats per bit",
+        "AUC",
+        "time [s]",
+        "promised about a record",
     ];
     let before = base.map_or(String::new(), |b| b.show(|o| o.test_loss.exp(), 2));
     let sheet = Sheet {
-        caption: format!("Readings of Algorithm 1 at the same budget, the most nats gained first (base model: perplexity {before})"),
+        caption: format!(
+            "Readings of Algorithm 1 at the same budget, the most nats gained first (base model: perplexity {before})"
+        ),
         titles: titles.map(String::from).to_vec(),
         rows: rows.into_iter().map(|r| r.1).collect(),
         note: format!(
@@ -88,7 +100,8 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
 
 /// What each choice does, averaged over the others: rows differ in one word.
 fn along(groups: &[Group], base: Option<&Group>) -> Option<String> {
-    let trained = |g: &&Group| matches!(&g.spec.method, Method::Ferret(r) if r.payload == crate::method::ferret::Payload::Sign);
+    let trained =
+        |g: &&Group| matches!(&g.spec.method, Method::Ferret(r) if r.payload == crate::method::ferret::Payload::Sign);
     let mean_of = |pick: &dyn Fn(&Group) -> bool| {
         let gained: Vec<f64> =
             groups.iter().filter(trained).filter(|g| pick(g)).flat_map(|g| gains(base, g)).map(|g| g.0).collect();
