@@ -117,7 +117,11 @@ impl Settled {
     pub fn ticks(&self, want: usize) -> Vec<Tick> {
         match self.scale {
             Scale::Linear => self.linear_ticks(want),
-            Scale::Log => self.log_ticks(want),
+            Scale::Log => {
+                let ticks = self.log_ticks(want);
+                // Between 101 and 109 there is no round number of one digit.
+                if ticks.iter().filter(|t| t.text.is_some()).count() < 2 { self.linear_ticks(want) } else { ticks }
+            }
         }
     }
 
