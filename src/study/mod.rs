@@ -6,4 +6,5 @@ pub mod first;
 pub mod html;
 pub mod plot;
 pub mod table;
+pub mod toy;
 pub mod world;

@@ -1,10 +1,11 @@
-// Appended to a page: tries it as a reader would and writes what it finds into <pre id="findings">, as JSON.
+// Appended to a page: tries it as a reader would and tells the page around it what it finds, as JSON.
 addEventListener('load', () => {
   const found = { errors: window.__errors, tables: [], plots: [] };
   found.width = innerWidth;
   found.scrollWidth = document.documentElement.scrollWidth;
   found.outside = [...document.querySelectorAll('body *')].filter(e => {
     if (e.closest('.scroll') && !e.classList.contains('scroll')) return false; // tables scroll inside their frame
+    if (e.closest('svg') && e.tagName !== 'svg') return false; // drawings are clipped; their texts are looked at below
     if (e.closest('details:not([open])') && !e.closest('summary') && e.tagName !== 'DETAILS') return false;
     const box = e.getBoundingClientRect();
     return box.width > 0 && (box.right > innerWidth + 0.5 || box.left < -0.5);
@@ -73,8 +74,5 @@ addEventListener('load', () => {
   found.statements = details.length;
   found.links = [...document.querySelectorAll('nav a')].map(a => document.querySelector(a.getAttribute('href')) !== null);
 
-  const out = document.createElement('pre');
-  out.id = 'findings';
-  out.textContent = JSON.stringify(found);
-  document.body.append(out);
+  parent.postMessage(JSON.stringify(found), '*');
 });

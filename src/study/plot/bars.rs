@@ -169,7 +169,10 @@ fn draw(
     }
     if let Some(bound) = bar.bound.filter(|b| b.is_finite()) {
         let at = x(bound);
-        right = right.max(at);
+        // The value stands beside its bar, not beside the bound, where the two could be taken for one another.
+        if at > right - 6.0 && at < right + text_width(&text, TICK) + 10.0 {
+            right = at;
+        }
         let _ = write!(out, "<path class=\"fp-l fp-ink\" d=\"M{} {}v{}\"/>", px(at), px(y), px(thick));
     }
     let _ =
