@@ -263,7 +263,7 @@ pub fn summary(points: &[Point]) -> String {
     for p in SIGMAS.into_iter().filter(|s| *s > 0.0).filter_map(|s| of(points, s).last()) {
         let _ = writeln!(
             out,
-            "Dither {}: {:.5} (quartiles {:.5}, {:.5}), lower than without in {} of {} seeds (two-sided sign test p = {:.2}).",
+            "Dither {}: {:.5} (quartiles {:.5}, {:.5}), lower than without in {} of {} seeds (two-sided sign test p = {:.3}).",
             p.sigma,
             p.median,
             p.low,

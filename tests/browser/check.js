@@ -11,7 +11,8 @@ addEventListener('load', () => {
     return box.width > 0 && (box.right > innerWidth + 0.5 || box.left < -0.5);
   }).map(e => e.tagName + ': ' + e.textContent.slice(0, 40));
   found.dark = matchMedia('(prefers-color-scheme: dark)').matches;
-  found.fetched = performance.getEntriesByType('resource').map(e => e.name).filter(name => !name.startsWith('data:'));
+  found.fetched = [...performance.getEntriesByType('resource').map(e => e.name),
+    ...[...document.querySelectorAll('[src], link[href]')].map(e => e.src || e.href)].filter(name => !name.startsWith('data:'));
 
   // WCAG contrast of two computed colours.
   const channels = text => text.match(/[\d.]+/g).slice(0, 3).map(Number);

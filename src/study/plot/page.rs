@@ -160,12 +160,12 @@ pub(super) fn identity(content: &str) -> String {
     format!("fp{hash:016x}")
 }
 
-/// The title, broken into lines that fit. Returns the drawing and the y below it.
+/// The title, broken into lines that fit; its letters are bold and so wider than others. Returns the drawing and the y below it.
 pub(super) fn heading(title: &str, width: f64) -> (String, f64) {
     let mut lines: Vec<String> = vec![String::new()];
     for word in title.split_whitespace() {
         let line = lines.last_mut().expect("starts with one line");
-        if !line.is_empty() && text_width(&format!("{line} {word}"), HEADING) > width - 24.0 {
+        if !line.is_empty() && 1.15 * text_width(&format!("{line} {word}"), HEADING) > width - 24.0 {
             lines.push(word.to_owned());
         } else {
             if !line.is_empty() {
