@@ -1,5 +1,6 @@
 //! `ferret account`: what a mechanism costs, or what it needs, by every accountant.
 
+use super::common::working;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::privacy::calibrate::{self, Settings};
@@ -72,6 +73,9 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// No progress
+    #[arg(long)]
+    quiet: bool,
 }
 
 /// Run the verb.
@@ -80,9 +84,12 @@ pub fn run(args: Args) -> Result<()> {
         return equation_12(args.fire_probability, args.json);
     }
     let ask = Ask::new(&args)?;
-    let answer = match args.epsilon {
-        None => ask.epsilon()?,
-        Some(epsilon) => ask.setting(epsilon)?,
+    let answer = {
+        let _shown = working("accounting", args.quiet);
+        match args.epsilon {
+            None => ask.epsilon()?,
+            Some(epsilon) => ask.setting(epsilon)?,
+        }
     };
     if args.json {
         let mut out = json!({ "rdp": answer.rdp, "pld": answer.pld });

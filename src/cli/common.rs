@@ -8,6 +8,9 @@ use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 /// Where to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -154,4 +157,44 @@ pub fn progress(len: u64, what: &'static str, quiet: bool) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left")
         .expect("a valid template");
     bar.with_style(style).with_prefix(what)
+}
+
+/// Shows on stderr that work whose length is not known goes on, and for how long, until dropped. See [`working`].
+#[must_use = "it is shown until it is dropped"]
+pub struct Working {
+    stop: Option<mpsc::Sender<()>>,
+    shown: Option<JoinHandle<()>>,
+}
+
+/// Say that `what` is being done once it takes longer than a second; never where [`progress`] would show nothing.
+pub fn working(what: &'static str, quiet: bool) -> Working {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
+    if target.is_hidden() {
+        return Working { stop: None, shown: None };
+    }
+    let (stop, stopped) = mpsc::channel::<()>();
+    let shown = thread::spawn(move || {
+        if stopped.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        let style = ProgressStyle::with_template("{spinner} {prefix}, {elapsed}").expect("a valid template");
+        let bar = ProgressBar::with_draw_target(None, target)
+            .with_style(style)
+            .with_prefix(what)
+            .with_elapsed(Duration::from_secs(1));
+        while stopped.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
+            bar.tick();
+        }
+        bar.finish_and_clear();
+    });
+    Working { stop: Some(stop), shown: Some(shown) }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(shown) = self.shown.take() {
+            let _ = shown.join();
+        }
+    }
 }

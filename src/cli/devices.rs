@@ -1,5 +1,6 @@
 //! `ferret devices`: what this machine can compute on, and how fast.
 
+use super::common::working;
 use crate::error::Result;
 use crate::fsio;
 use crate::kernel::matmul;
@@ -22,13 +23,18 @@ pub struct Args {
     /// Do not measure, only list
     #[arg(long)]
     quick: bool,
+    /// No progress
+    #[arg(long)]
+    quiet: bool,
 }
 
 /// Run the verb.
 pub fn run(args: Args) -> Result<()> {
     let threads = rayon::current_num_threads();
+    let shown = working("measuring", args.quiet);
     let cpu = json!({ "threads": threads, "gflops": (!args.quick).then(cpu_gflops) });
     let adapters = adapters(args.quick);
+    drop(shown);
     if args.json {
         return fsio::print(&format!("{}\n", json!({ "cpu": cpu, "adapters": adapters })));
     }

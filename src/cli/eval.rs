@@ -28,7 +28,7 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-    /// No progress bar
+    /// No progress bar, and no time after the result
     #[arg(long)]
     quiet: bool,
     #[command(flatten)]
@@ -77,8 +77,10 @@ pub fn run(args: Args) -> Result<()> {
             loss.exp(),
             losses.len()
         ))?;
-        let fed = dataset.tokens() as f64;
-        eprintln!("{:.1} s, {:.0} tokens/s", start.elapsed().as_secs_f64(), fed / start.elapsed().as_secs_f64());
+        if !args.quiet {
+            let (fed, seconds) = (dataset.tokens() as f64, start.elapsed().as_secs_f64());
+            eprintln!("{seconds:.1} s, {:.0} tokens/s", fed / seconds);
+        }
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `ferret generate`: text from a model, as it comes.
 
-use super::common::{Compute, Job, ModelArg};
+use super::common::{Compute, Job, ModelArg, progress};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -45,6 +45,9 @@ pub struct Args {
     /// Print one JSON object at the end instead of text
     #[arg(long)]
     json: bool,
+    /// No progress bar with --json, and no rate after the text
+    #[arg(long)]
+    quiet: bool,
     #[command(flatten)]
     compute: Compute,
 }
@@ -67,6 +70,8 @@ impl Job for Work<'_> {
         let mut stream = self.tokenizer.map(Tokenizer::stream);
         let mut tokens = Vec::new();
         let mut first = None;
+        // Text shows its own progress as it comes.
+        let bar = progress(args.max_tokens as u64, "tokens", args.quiet || !args.json);
         generate(&decoder, self.prompt, args.max_tokens, &sampling, args.seed, !args.no_cache, |id| {
             first.get_or_insert_with(std::time::Instant::now);
             if !args.json {
@@ -77,9 +82,11 @@ impl Job for Work<'_> {
                 }
             }
             tokens.push(id);
+            bar.inc(1);
             // A prompt given as tokens is a sequence, not a text: it has no end but the count.
             Ok(args.prompt.is_none() || decoder.config.eos != Some(id))
         })?;
+        bar.finish_and_clear();
         if !args.json {
             if let Some(stream) = stream {
                 fsio::print(&stream.finish()?)?;
@@ -119,7 +126,7 @@ pub fn run(args: Args) -> Result<()> {
         let text = tokenizer.as_ref().map(|t| t.decode(&tokens)).transpose()?;
         let out = json!({"tokens": tokens, "text": text, "tokens_per_second": rate.is_finite().then_some(rate)});
         fsio::print(&format!("{out}\n"))?;
-    } else if rate.is_finite() {
+    } else if rate.is_finite() && !args.quiet {
         eprintln!("{} tokens, {rate:.1} tokens/s", tokens.len());
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! `ferret init`: a fresh random checkpoint.
 
+use super::common::working;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::checkpoint::{self, Dtype, SaveOptions};
@@ -38,6 +39,9 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// No progress
+    #[arg(long)]
+    quiet: bool,
 }
 
 /// Run the verb.
@@ -54,11 +58,13 @@ pub fn run(args: Args) -> Result<()> {
         use_tokenizer(&mut config, folder, args.preset == Some(Preset::Tiny))?;
     }
     fsio::must_be_new(&args.out)?;
+    let shown = working("drawing, writing and hashing the weights", args.quiet);
     let weights = init::random(config, args.seed)?;
     let options =
         SaveOptions { config_json: text, tokenizer_from: args.tokenizer.clone(), ..SaveOptions::fresh(args.dtype) };
     checkpoint::save(&args.out, &weights, &options)?;
     let (scalars, hash) = (weights.layout.scalars(), checkpoint::tensors_sha256(&weights));
+    drop(shown);
     let out = args.out.display().to_string();
     fsio::print(&if args.json {
         format!("{}\n", json!({"out": out, "parameters": scalars, "seed": args.seed, "sha256": hash}))

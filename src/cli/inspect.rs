@@ -1,6 +1,6 @@
 //! `ferret inspect`: what a checkpoint holds and what using it needs.
 
-use super::common::grouping;
+use super::common::{grouping, working};
 use crate::error::Result;
 use crate::fsio;
 use crate::method::groups::Groups;
@@ -41,10 +41,14 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// No progress
+    #[arg(long)]
+    quiet: bool,
 }
 
 /// Run the verb.
 pub fn run(args: Args) -> Result<()> {
+    let shown = working("reading and hashing the checkpoint", args.quiet);
     let checkpoint = checkpoint::load(&args.model)?;
     let tokenizer = Tokenizer::from_folder(&checkpoint.folder)?;
     if let Some(tokenizer) = &tokenizer {
@@ -61,6 +65,7 @@ pub fn run(args: Args) -> Result<()> {
         if let Some(groups) = &groups {
             out["groups"] = groups.members.iter().map(|ids| names(layout, ids)).collect();
         }
+        drop(shown);
         fsio::print(&format!("{out}\n"))
     } else {
         let mut text = String::new();
@@ -72,6 +77,7 @@ pub fn run(args: Args) -> Result<()> {
                 text += &format!("  {g:>4} {scalars:>12}  {}\n", names(layout, ids).join(" "));
             }
         }
+        drop(shown);
         fsio::print(&text)
     }
 }

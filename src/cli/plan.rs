@@ -1,6 +1,6 @@
 //! `ferret plan`: what a run will release and spend, before any record is touched.
 
-use super::common::grouping;
+use super::common::{grouping, progress, working};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::groups::{Grouping, Groups};
@@ -52,6 +52,9 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// No progress
+    #[arg(long)]
+    quiet: bool,
 }
 
 /// Run the verb.
@@ -71,7 +74,10 @@ pub fn run(args: Args) -> Result<()> {
 fn dpsgd(args: &Args) -> Result<()> {
     let steps = mi::steps(args.records, args.batch, args.epochs)?;
     let rate = args.batch as f64 / args.records as f64;
-    let needed = calibrate::noise_multiplier(args.epsilon, args.delta, rate, steps)?;
+    let needed = {
+        let _shown = working("finding the noise", args.quiet);
+        calibrate::noise_multiplier(args.epsilon, args.delta, rate, steps)?
+    };
     let (rdp, pld) = (needed.rdp, needed.pld.upper);
     if args.json {
         let out = json!({
@@ -95,7 +101,7 @@ fn ferret(args: &Args) -> Result<()> {
     let request =
         Request { epsilon: args.epsilon, groups, records: args.records, batch: args.batch, epochs: args.epochs };
     let plan = Plan::new(request)?;
-    let offers = offers(request, args.delta)?;
+    let offers = offers(request, args.delta, args.quiet)?;
     if args.json {
         let mut out = serde_json::to_value(plan).map_err(|e| Error::Usage(e.to_string()))?;
         out["would_buy"] = json!(offers);
@@ -181,13 +187,14 @@ struct Flip {
     delta: f64,
 }
 
-fn offers(request: Request, delta: f64) -> Result<Vec<Offer>> {
+fn offers(request: Request, delta: f64, quiet: bool) -> Result<Vec<Offer>> {
     let mut batches: Vec<u64> = vec![1, 2, 5, 10, 20, 50, 100, request.batch];
     batches.retain(|&b| b <= request.records);
     batches.sort_unstable();
     batches.dedup();
     let pld = Pld::default();
-    batches
+    let bar = progress((batches.len() * FLIPS.len()) as u64, "accounting", quiet);
+    let offers = batches
         .into_iter()
         .map(|batch| {
             let plan = Plan::new(Request { batch, ..request })?;
@@ -197,10 +204,14 @@ fn offers(request: Request, delta: f64) -> Result<Vec<Offer>> {
                 .map(|flip| {
                     let fires = vec![Fires { steps: bits, bits: 1 }];
                     let event = Event::SubsampledRandomisedResponse { flip, sampling_rate: plan.sampling_rate, fires };
-                    Ok(Flip { flip, epsilon: pld.epsilon(&event, delta)?.upper, delta })
+                    let epsilon = pld.epsilon(&event, delta)?.upper;
+                    bar.inc(1);
+                    Ok(Flip { flip, epsilon, delta })
                 })
                 .collect::<Result<_>>()?;
             Ok(Offer { batch, sampling_rate: plan.sampling_rate, bits, delta_zero: plan.delta_zero, flips })
         })
-        .collect()
+        .collect();
+    bar.finish_and_clear();
+    offers
 }

@@ -1,12 +1,12 @@
 //! `ferret replay`: the tuned checkpoint of a FERRET run, from its base model and transcript.
 
+use super::common::progress;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::ferret::transcript::Transcript;
 use crate::method::ferret::{replay, replay::save};
 use crate::model::Weights;
 use crate::model::checkpoint::{self, Checkpoint};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
@@ -65,8 +65,7 @@ pub(super) fn read(path: &Path) -> Result<Transcript> {
 /// Replay with a progress bar; what is refused is the transcript's fault, so the message names its file. Takes the base
 /// model's tensors: there is one copy of the weights in memory.
 pub(super) fn rebuild(base: &mut Checkpoint, transcript: &Transcript, path: &Path, quiet: bool) -> Result<Weights> {
-    let bar = if quiet { ProgressBar::hidden() } else { ProgressBar::new(u64::from(transcript.steps_run)) };
-    bar.set_style(ProgressStyle::with_template("replay {wide_bar} step {pos}/{len}").expect("a constant template"));
+    let bar = progress(transcript.steps_run.into(), "replaying steps", quiet);
     let Weights { config, layout, tensors } = &mut base.weights;
     let weights = Weights { config: config.clone(), layout: layout.clone(), tensors: std::mem::take(tensors) };
     let tuned = replay(weights, transcript, |step| bar.set_position(u64::from(step)));

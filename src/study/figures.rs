@@ -55,6 +55,8 @@ pub fn budget_lines(
     let (low, high) = if low > high { (0.1, 1.0) } else { (low / 1.25, high * 1.25) };
     let mut chart = Chart::new(title).x(Axis::log(unit).range(low, high)).y(measure);
     for (name, value) in references {
+        // All references look alike: the value says which line is whose.
+        let name = format!("{name}: {value:.2}");
         chart = chart.series(Series::line(name, vec![(low, *value), (high, *value)]).muted().dashed());
     }
     for (index, line) in lines.iter().enumerate() {
@@ -184,12 +186,12 @@ pub fn time(outcomes: &[Outcome]) -> Option<String> {
 
 /// Bits released, of the methods that release nothing else.
 pub fn bits(outcomes: &[Outcome]) -> Option<String> {
-    bars("Bits released", Axis::linear("bits"), outcomes, |o| o.bits.map(|b| b as f64))
+    bars("Bits released", Axis::linear("bits").whole(), outcomes, |o| o.bits.map(|b| b as f64))
 }
 
 /// Records whose gradient was computed.
 pub fn gradients(outcomes: &[Outcome]) -> Option<String> {
-    bars("Record gradients computed", Axis::linear("gradients"), outcomes, |o| Some(o.sample_gradients as f64))
+    bars("Record gradients computed", Axis::linear("gradients").whole(), outcomes, |o| Some(o.sample_gradients as f64))
 }
 
 /// Which group fired when, a figure for each run that released bits.

@@ -271,7 +271,7 @@ fn write_table(out: &mut String, table: &Table) {
         *out += "<tr>";
         for (column, &n) in numeric.iter().enumerate() {
             let cell = row.get(column).unwrap_or(&empty);
-            let class = class(&[("n", n), ("alarm", cell.alarm)]);
+            let class = class(&[("n", n), ("long", !n && cell.text.chars().count() > 40), ("alarm", cell.alarm)]);
             let sort = match cell.sort.filter(|x| !x.is_nan()) {
                 Some(f64::INFINITY) => " data-sort=\"Infinity\"".to_owned(),
                 Some(f64::NEG_INFINITY) => " data-sort=\"-Infinity\"".to_owned(),

@@ -11,5 +11,6 @@ pub mod plot;
 pub mod settings;
 pub mod spec;
 pub mod table;
+pub mod toy;
 pub mod verdict;
 pub mod world;

@@ -46,7 +46,7 @@ pub fn roc(
         .square()
         .series(Series::line("chance", diagonal).muted().dashed());
     for (index, (name, curve)) in attacks.iter().enumerate() {
-        chart = chart.series(Series::line(name, curve.clone()).colour(index));
+        chart = chart.series(Series::line(name, curve.clone()).sparse_markers(5).colour(index));
     }
     for (index, (name, curve)) in bounds.iter().enumerate() {
         chart = chart.series(Series::line(name, curve.clone()).colour(attacks.len() + index).dashed());

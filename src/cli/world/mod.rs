@@ -4,7 +4,7 @@ mod build;
 mod fit;
 mod trial;
 
-use super::common::progress;
+use super::common::{progress, working};
 use crate::backend::Cpu;
 use crate::data::synthetic::{self, Public, Split};
 use crate::data::{Example, text};
@@ -93,16 +93,20 @@ fn write(dir: &Path, args: &Args) -> Result<Value> {
     // Before anything is written: a split that does not exist is refused.
     synthetic::private_records(args.seed, Split::Shadow(args.shadows.saturating_sub(1)), 0)?;
     synthetic::check_count(args.records)?;
+    let bar = progress((public.len() + splits.len()) as u64, "files", args.quiet);
     fsio::fill_folder(dir, |dir| {
         for (name, part) in public {
             fsio::write(&dir.join(name), synthetic::public_text(args.seed, part, args.paragraphs).as_bytes())?;
+            bar.inc(1);
         }
         for &split in &splits {
             let records = synthetic::private_records(args.seed, split, args.records)?;
             fsio::write(&dir.join(format!("private-{split}.jsonl")), synthetic::to_jsonl(&records).as_bytes())?;
+            bar.inc(1);
         }
         Ok(())
     })?;
+    bar.finish_and_clear();
     let splits: Vec<String> = splits.iter().map(Split::to_string).collect();
     if !args.json {
         let (paragraphs, records) = (args.paragraphs, args.records);
@@ -117,7 +121,10 @@ fn write(dir: &Path, args: &Args) -> Result<Value> {
 
 /// Tokenizer, weights, config and README of the embedded model.
 fn rebuild(dir: &Path, quiet: bool) -> Result<Value> {
-    let json = build::tokenizer()?;
+    let json = {
+        let _shown = working("learning the tokenizer", quiet);
+        build::tokenizer()?
+    };
     let tokenizer = Tokenizer::from_text(&json, &dir.join("tokenizer.json"))?;
     let bar = progress(0, "training", quiet);
     let weights = build::model(&tokenizer, |step, steps, _| {
@@ -127,8 +134,9 @@ fn rebuild(dir: &Path, quiet: bool) -> Result<Value> {
     bar.finish_and_clear();
     let sha256 = checkpoint::tensors_sha256(&weights);
     let decoder = Decoder::new(Cpu::<f32>::new(), weights.clone())?;
-    let public = perplexity(&decoder, &held_out(&tokenizer, &weights)?)?;
-    let private = perplexity(&decoder, &trial::examples(&tokenizer, &weights, synthetic::SEED, Split::Test, 1000)?)?;
+    let public = perplexity(&decoder, &held_out(&tokenizer, &weights)?, quiet)?;
+    let records = trial::examples(&tokenizer, &weights, synthetic::SEED, Split::Test, 1000)?;
+    let private = perplexity(&decoder, &records, quiet)?;
     let readme = build::readme(&weights, public, private, &sha256);
     fsio::fill_folder(dir, |dir| {
         fsio::write(&dir.join("tokenizer.json"), json.as_bytes())?;
@@ -150,6 +158,9 @@ fn held_out(tokenizer: &Tokenizer, weights: &Weights) -> Result<Vec<Example>> {
     text::windows(&tokenizer.encode_long(&text)?, weights.config.positions, weights.config.positions)
 }
 
-fn perplexity(decoder: &Decoder<Cpu<f32>>, examples: &[Example]) -> Result<f64> {
-    Ok(eval::token_mean(&eval::losses(decoder, examples, |_| ())?).0.exp())
+fn perplexity(decoder: &Decoder<Cpu<f32>>, examples: &[Example], quiet: bool) -> Result<f64> {
+    let bar = progress(examples.len() as u64, "measuring records", quiet);
+    let losses = eval::losses(decoder, examples, |n| bar.inc(n as u64))?;
+    bar.finish_and_clear();
+    Ok(eval::token_mean(&losses).0.exp())
 }

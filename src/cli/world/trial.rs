@@ -51,8 +51,10 @@ pub(super) fn run(args: &Args) -> Result<Value> {
     let mut rows = Vec::new();
     let begun = Instant::now();
     let mut show = |epoch: u32, decoder: &Decoder<Cpu<f32>>| -> Result<()> {
-        let inside = eval::losses(decoder, &members, |_| ())?;
-        let outside = eval::losses(decoder, &others, |_| ())?;
+        let bar = progress((members.len() + others.len()) as u64, "measuring records", args.quiet);
+        let inside = eval::losses(decoder, &members, |n| bar.inc(n as u64))?;
+        let outside = eval::losses(decoder, &others, |n| bar.inc(n as u64))?;
+        bar.finish_and_clear();
         let perplexity = |losses: &[RecordLoss]| eval::token_mean(losses).0.exp();
         let score = |l: &[RecordLoss]| l.iter().map(|l| -l.mean().unwrap_or_default()).collect::<Vec<_>>();
         let (train, test) = (perplexity(&inside), perplexity(&outside));

@@ -16,6 +16,7 @@ pub struct Axis {
     pub(super) scale: Scale,
     range: Option<(f64, f64)>,
     zero: bool,
+    whole: bool,
     reversed: bool,
 }
 
@@ -32,18 +33,19 @@ pub(super) struct Settled {
     pub scale: Scale,
     pub low: f64,
     pub high: f64,
+    pub whole: bool,
     pub reversed: bool,
 }
 
 impl Axis {
     /// A linear axis.
     pub fn linear(label: impl Into<String>) -> Self {
-        Self { label: label.into(), scale: Scale::Linear, range: None, zero: false, reversed: false }
+        Self { label: label.into(), scale: Scale::Linear, range: None, zero: false, whole: false, reversed: false }
     }
 
     /// A logarithmic axis.
     pub fn log(label: impl Into<String>) -> Self {
-        Self { label: label.into(), scale: Scale::Log, range: None, zero: false, reversed: false }
+        Self { label: label.into(), scale: Scale::Log, range: None, zero: false, whole: false, reversed: false }
     }
 
     /// Fix the range. Ignored unless `low < high`, both below 1e200 in size and, on a log axis, at least 1e-200.
@@ -59,6 +61,12 @@ impl Axis {
         self
     }
 
+    /// Put ticks at whole numbers only (linear axes): counts.
+    pub fn whole(mut self) -> Self {
+        self.whole = true;
+        self
+    }
+
     /// Let values grow downwards or to the left.
     pub fn reversed(mut self) -> Self {
         self.reversed = true;
@@ -67,9 +75,9 @@ impl Axis {
 
     /// The range of these values: a little air on both sides, never empty.
     pub(super) fn settle(&self, values: impl Iterator<Item = f64>) -> Settled {
-        let (scale, reversed) = (self.scale, self.reversed);
+        let (scale, whole, reversed) = (self.scale, self.whole, self.reversed);
         if let Some((low, high)) = self.range {
-            return Settled { scale, low, high, reversed };
+            return Settled { scale, low, high, whole, reversed };
         }
         // Beyond 1e200 differences and ratios overflow; such points are drawn at the edge.
         let bound = |v: f64| if scale == Scale::Log { v.clamp(1e-200, 1e200) } else { v.clamp(-1e200, 1e200) };
@@ -90,11 +98,11 @@ impl Axis {
                 let air = 0.05 * (high - low);
                 // Data that starts at zero keeps its axis there.
                 let bottom = if low == 0.0 { 0.0 } else { low - air };
-                Settled { scale, low: bottom, high: if high == 0.0 { 0.0 } else { high + air }, reversed }
+                Settled { scale, low: bottom, high: if high == 0.0 { 0.0 } else { high + air }, whole, reversed }
             }
             Scale::Log => {
                 let air = ((high / low).ln() * 0.05).max(0.05).exp();
-                Settled { scale, low: low / air, high: high * air, reversed }
+                Settled { scale, low: low / air, high: high * air, whole, reversed }
             }
         }
     }
@@ -117,7 +125,11 @@ impl Settled {
     pub fn ticks(&self, want: usize) -> Vec<Tick> {
         match self.scale {
             Scale::Linear => self.linear_ticks(want),
-            Scale::Log => self.log_ticks(want),
+            Scale::Log => {
+                let ticks = self.log_ticks(want);
+                // Between 101 and 109 there is no round number of one digit.
+                if ticks.iter().filter(|t| t.text.is_some()).count() < 2 { self.linear_ticks(want) } else { ticks }
+            }
         }
     }
 
@@ -126,6 +138,7 @@ impl Settled {
         let decade = 10f64.powf(raw.log10().floor());
         let step =
             [1.0, 2.0, 5.0, 10.0].iter().map(|m| m * decade).find(|s| *s >= raw * 0.999).unwrap_or(10.0 * decade);
+        let step = if self.whole { step.max(1.0) } else { step };
         let decimals = (-(step.log10() + 1e-9).floor()).max(0.0) as usize;
         let first = (self.low / step - 1e-9).ceil() as i64;
         let last = (self.high / step + 1e-9).floor() as i64;

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use super::axis::{Axis, Scale, short};
-use super::page::{Area, COLOURS, Key, Swatch, document, escape, heading, identity, legend, px, text_width};
+use super::page::{
+    Area, COLOURS, Key, Swatch, TEXT, TICK, document, escape, heading, identity, legend, px, text_width,
+};
 
 /// One bar.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,7 +40,7 @@ impl BarChart {
     pub fn new(title: impl Into<String>, axis: Axis, series: &[&str]) -> Self {
         let axis = if axis.scale == Scale::Linear { axis.from_zero() } else { axis };
         let series = series.iter().map(|s| (*s).to_owned()).collect();
-        Self { title: title.into(), axis, series, rows: Vec::new(), width: 540.0 }
+        Self { title: title.into(), axis, series, rows: Vec::new(), width: 440.0 }
     }
 
     /// Add a row; a missing bar is `None`.
@@ -64,13 +66,15 @@ impl BarChart {
         }
         let (head, below) = heading(&self.title, self.width);
         let (legend, below) = legend(&keys, below, self.width);
-        let labels = self.rows.iter().map(|(label, _)| text_width(label, 12.0)).fold(30.0, f64::max);
-        let left = (labels + 22.0).min(0.45 * self.width);
+        let labels = self.rows.iter().map(|(label, _)| text_width(label, TEXT)).fold(30.0, f64::max);
+        // Long names stand above their bars.
+        let above = if labels > 0.28 * self.width { 17.0 } else { 0.0 };
+        let left = if above > 0.0 { 14.0 } else { labels + 22.0 };
         let each = self.series.len().max(1) as f64;
-        let thick = if each > 1.0 { 12.0 } else { 17.0 };
-        let (row_height, top) = (each * thick + 9.0, below + 8.0);
+        let thick = if each > 1.0 { 13.0 } else { 17.0 };
+        let (row_height, top) = (above + each * thick + 9.0, below + 8.0);
         // The written values need room to the right of the longest bar.
-        let room = bars().map(|bar| text_width(&short(bar.value), 11.0)).fold(0.0, f64::max) + 22.0;
+        let room = bars().map(|bar| text_width(&short(bar.value), TICK)).fold(0.0, f64::max) + 22.0;
         let area = Area { left, top, width: self.width - left - room, height: row_height * self.rows.len() as f64 };
         let (bottom, height) = (area.top + area.height, area.top + area.height + 46.0);
 
@@ -84,9 +88,14 @@ impl BarChart {
         }
         let base = if x.scale == Scale::Linear { area.x(&x, 0.0) } else { area.left };
         for (index, (label, bars)) in self.rows.iter().enumerate() {
-            let row_top = area.top + row_height * index as f64 + 4.5;
-            let (lx, ly) = (px(area.left - 8.0), px(row_top + 0.5 * each * thick + 4.0));
-            let _ = writeln!(body, "<text class=\"fp-e\" x=\"{lx}\" y=\"{ly}\">{}</text>", escape(label));
+            let row_top = area.top + row_height * index as f64 + 4.5 + above;
+            let (class, lx, ly) = if above > 0.0 {
+                ("", area.left + 5.0, row_top - 4.0)
+            } else {
+                (" class=\"fp-e\"", area.left - 8.0, row_top + 0.5 * each * thick + 4.0)
+            };
+            let (lx, ly) = (px(lx), px(ly));
+            let _ = writeln!(body, "<text{class} x=\"{lx}\" y=\"{ly}\">{}</text>", escape(label));
             for (series, bar) in bars.iter().enumerate() {
                 let Some(bar) = bar.filter(|bar| bar.value.is_finite()) else { continue };
                 let y = row_top + thick * series as f64;
@@ -160,7 +169,10 @@ fn draw(
     }
     if let Some(bound) = bar.bound.filter(|b| b.is_finite()) {
         let at = x(bound);
-        right = right.max(at);
+        // The value stands beside its bar, not beside the bound, where the two could be taken for one another.
+        if at > right - 6.0 && at < right + text_width(&text, TICK) + 10.0 {
+            right = at;
+        }
         let _ = write!(out, "<path class=\"fp-l fp-ink\" d=\"M{} {}v{}\"/>", px(at), px(y), px(thick));
     }
     let _ =

@@ -17,6 +17,8 @@ pub struct Series {
     colour: Option<usize>,
     line: bool,
     markers: bool,
+    /// Markers at this many places along the line.
+    sparse: usize,
     dashed: bool,
     muted: bool,
 }
@@ -32,6 +34,7 @@ impl Series {
             colour: None,
             line: true,
             markers: false,
+            sparse: 0,
             dashed: false,
             muted: false,
         }
@@ -57,6 +60,12 @@ impl Series {
     /// Mark the points of a line.
     pub fn markers(mut self) -> Self {
         self.markers = true;
+        self
+    }
+
+    /// Mark a line of many points at about `count` places spread over it, to tell it apart by shape as well as by colour.
+    pub fn sparse_markers(mut self, count: usize) -> Self {
+        self.sparse = count;
         self
     }
 
@@ -107,8 +116,8 @@ impl Chart {
             x: Axis::linear(""),
             y: Axis::linear(""),
             series: Vec::new(),
-            width: 540.0,
-            height: 360.0,
+            width: 440.0,
+            height: 330.0,
             square: false,
         }
     }
@@ -137,7 +146,7 @@ impl Chart {
         self
     }
 
-    /// Width and height in pixels before scaling (at least 200 by 150). 540 by 360 unless said otherwise.
+    /// Width and height in pixels before scaling (at least 200 by 150). 440 by 330 unless said otherwise.
     pub fn size(mut self, width: f64, height: f64) -> Self {
         (self.width, self.height) = (width.max(200.0), height.max(150.0));
         self
@@ -145,7 +154,7 @@ impl Chart {
 
     /// Make the plotting area a square, as wide as the chart permits; the height follows.
     pub fn square(mut self) -> Self {
-        (self.square, self.width) = (true, 440.0);
+        self.square = true;
         self
     }
 
@@ -165,6 +174,7 @@ impl Chart {
                 class: class.clone(),
                 swatch: match series {
                     Series { markers: true, line, .. } => Swatch::Marker(*shape, *line),
+                    Series { sparse: 1.., .. } => Swatch::Marker(*shape, true),
                     Series { dashed: true, .. } => Swatch::Dashed,
                     Series { points, band, .. } if points.is_empty() && !band.is_empty() => Swatch::Box,
                     _ => Swatch::Line,
@@ -178,7 +188,7 @@ impl Chart {
         let left = left_margin(&y, self.height);
         let width = self.width - left - 24.0;
         let top = below + 10.0;
-        let height = if self.square { top + width + 46.0 } else { self.height.max(top + 130.0) };
+        let height = if self.square { top + width + 46.0 } else { self.height.max(top + 246.0) };
         let area = Area { left, top, width, height: height - top - 46.0 };
 
         let mut marks = String::new();
@@ -269,6 +279,35 @@ fn path(points: impl Iterator<Item = (f64, f64)>, area: &Area, x: &Settled, y: &
     out
 }
 
+/// Where sparse markers go: at equal distances along the visible line, each series with an offset of its own.
+fn spread(series: &Series, shape: usize, area: &Area, x: &Settled, y: &Settled) -> Vec<(f64, f64)> {
+    let inside = |v: f64, from: f64, size: f64| v >= from - 1.0 && v <= from + size + 1.0;
+    let points: Vec<(f64, f64)> = series
+        .points
+        .iter()
+        .filter(|p| p.0.is_finite() && p.1.is_finite())
+        .map(|p| (area.x(x, p.0), area.y(y, p.1)))
+        .filter(|p| inside(p.0, area.left, area.width) && inside(p.1, area.top, area.height))
+        .collect();
+    let lengths = points.windows(2).map(|w| (w[1].0 - w[0].0).hypot(w[1].1 - w[0].1));
+    let total: f64 = lengths.clone().sum();
+    let step = total / series.sparse.max(1) as f64;
+    if series.sparse == 0 || step <= 0.0 {
+        return Vec::new();
+    }
+    let mut next = step * (0.2 + 0.6 * (shape % COLOURS) as f64 / COLOURS as f64);
+    let (mut walked, mut out) = (0.0, Vec::new());
+    for (ends, length) in points.windows(2).zip(lengths) {
+        while next <= walked + length && length > 0.0 {
+            let share = (next - walked) / length;
+            out.push((ends[0].0 + share * (ends[1].0 - ends[0].0), ends[0].1 + share * (ends[1].1 - ends[0].1)));
+            next += step;
+        }
+        walked += length;
+    }
+    out
+}
+
 fn draw(series: &Series, shape: usize, area: &Area, x: &Settled, y: &Settled) -> String {
     let mut out = String::new();
     let whole = |(a, low, high): &&(f64, f64, f64)| a.is_finite() && low.is_finite() && high.is_finite();
@@ -290,6 +329,9 @@ fn draw(series: &Series, shape: usize, area: &Area, x: &Settled, y: &Settled) ->
     if series.line && !series.points.is_empty() {
         let class = if series.dashed { "fp-l fp-d" } else { "fp-l" };
         let _ = write!(out, "<path class=\"{class}\" d=\"{}\"/>", path(series.points.iter().copied(), area, x, y));
+    }
+    for at in spread(series, shape, area, x, y) {
+        let _ = write!(out, "<path class=\"fp-p\" d=\"{}\"/>", marker(shape, at.0, at.1));
     }
     if series.markers {
         // Tooltips only while they stay few.

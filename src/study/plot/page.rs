@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::axis::Settled;
+use super::axis::{Settled, Tick};
 
 /// Colours by index, light and dark, told apart by the common kinds of colour blindness at this order.
 const PALETTE: [(&str, &str); 8] = [
@@ -21,6 +21,11 @@ const INKS: [(&str, &str, &str); 4] = [
     ("grid", "#e4e6ea", "#33373f"),
     ("paper", "#ffffff", "#16181d"),
 ];
+
+/// Sizes of text in pixels: labels and legends, ticks and values, titles. The style says the same.
+pub(super) const TEXT: f64 = 12.5;
+pub(super) const TICK: f64 = 12.0;
+const HEADING: f64 = 14.5;
 
 /// How many colours there are before they repeat.
 pub(super) const COLOURS: usize = PALETTE.len();
@@ -114,9 +119,9 @@ fn style() -> String {
     };
     // Each colour is written twice: renderers without variables keep the plain one.
     let mut out = format!(
-        "svg.fp{{{}color:#1d2026;color:var(--fp-ink);font:12px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',\
+        "svg.fp{{{}color:#1d2026;color:var(--fp-ink);font:12.5px system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',\
          sans-serif;max-width:100%;height:auto}}@media(prefers-color-scheme:dark){{svg.fp{{{}}}}}\
-         .fp text{{fill:currentColor}}.fp .fp-h{{font-size:14px;font-weight:600}}.fp .fp-t{{font-size:11px}}\
+         .fp text{{fill:currentColor}}.fp .fp-h{{font-size:14.5px;font-weight:600}}.fp .fp-t{{font-size:12px}}\
          .fp .fp-e{{text-anchor:end}}.fp .fp-m{{text-anchor:middle}}\
          .fp .fp-paper{{fill:#fff;fill:var(--fp-paper)}}.fp .fp-grid{{stroke:#e4e6ea;stroke:var(--fp-grid);fill:none}}\
          .fp .fp-axis{{stroke:#666c77;stroke:var(--fp-muted);fill:none}}\
@@ -155,12 +160,12 @@ pub(super) fn identity(content: &str) -> String {
     format!("fp{hash:016x}")
 }
 
-/// The title, broken into lines that fit. Returns the drawing and the y below it.
+/// The title, broken into lines that fit; its letters are bold and so wider than others. Returns the drawing and the y below it.
 pub(super) fn heading(title: &str, width: f64) -> (String, f64) {
     let mut lines: Vec<String> = vec![String::new()];
     for word in title.split_whitespace() {
         let line = lines.last_mut().expect("starts with one line");
-        if !line.is_empty() && text_width(&format!("{line} {word}"), 14.0) > width - 24.0 {
+        if !line.is_empty() && 1.15 * text_width(&format!("{line} {word}"), HEADING) > width - 24.0 {
             lines.push(word.to_owned());
         } else {
             if !line.is_empty() {
@@ -186,7 +191,7 @@ pub(super) fn legend(keys: &[Key], top: f64, width: f64) -> (String, f64) {
     let (mut x, mut y) = (12.0, top + 14.0);
     let mut out = String::new();
     for key in keys {
-        let needs = 28.0 + text_width(&key.name, 12.0) + 14.0;
+        let needs = 28.0 + text_width(&key.name, TEXT) + 14.0;
         if x > 12.0 && x + needs > width - 4.0 {
             x = 12.0;
             y += 18.0;
@@ -227,11 +232,31 @@ pub(super) fn marker(shape: usize, x: f64, y: f64) -> String {
     }
 }
 
+/// Ticks of which those lose their text that would run into another's; powers of ten keep theirs first.
+fn thin(ticks: Vec<Tick>, at: impl Fn(f64) -> f64, span: impl Fn(&str, f64) -> (f64, f64)) -> Vec<Tick> {
+    let mut order: Vec<usize> = (0..ticks.len()).collect();
+    order
+        .sort_by_key(|&i| !ticks[i].text.as_deref().is_some_and(|t| t.trim_start_matches(['0', '.']).starts_with('1')));
+    let mut taken: Vec<(f64, f64)> = Vec::new();
+    let mut keep = vec![false; ticks.len()];
+    for i in order {
+        let Some(text) = &ticks[i].text else { continue };
+        let (from, to) = span(text, at(ticks[i].value));
+        if taken.iter().all(|&(a, b)| to <= a || b <= from) {
+            taken.push((from, to));
+            keep[i] = true;
+        }
+    }
+    ticks.into_iter().zip(keep).map(|(t, keep)| Tick { text: t.text.filter(|_| keep), ..t }).collect()
+}
+
 /// Grid lines, tick texts and labels of both axes.
 pub(super) fn axes(area: &Area, x: &Settled, y: &Settled, x_label: &str, y_label: &str, height: f64) -> String {
     let (right, bottom) = (area.left + area.width, area.top + area.height);
     let (mut grid, mut small, mut texts) = (String::new(), String::new(), String::new());
-    for tick in x.ticks((area.width / 60.0) as usize) {
+    let across = x.ticks((area.width / 60.0) as usize);
+    let span = |t: &str, at: f64| (at - 0.5 * text_width(t, TICK) - 3.0, at + 0.5 * text_width(t, TICK) + 3.0);
+    for tick in thin(across, |value| area.x(x, value), span) {
         let at = px(area.x(x, tick.value));
         if let Some(text) = tick.text {
             let _ = write!(grid, "M{at} {}V{}", px(area.top), px(bottom));
@@ -245,7 +270,8 @@ pub(super) fn axes(area: &Area, x: &Settled, y: &Settled, x_label: &str, y_label
             let _ = write!(small, "M{at} {}v4", px(bottom));
         }
     }
-    for tick in y.ticks((area.height / 45.0) as usize) {
+    let up = y.ticks((area.height / 45.0) as usize);
+    for tick in thin(up, |value| area.y(y, value), |_, at| (at - 0.6 * TICK, at + 0.6 * TICK)) {
         let at = area.y(y, tick.value);
         if let Some(text) = tick.text {
             let _ = write!(grid, "M{} {}H{}", px(area.left), px(at), px(right));
@@ -279,6 +305,6 @@ pub(super) fn axes(area: &Area, x: &Settled, y: &Settled, x_label: &str, y_label
 
 /// Pixels that the y axis needs to its left.
 pub(super) fn left_margin(y: &Settled, height: f64) -> f64 {
-    let widest = y.ticks((height / 45.0) as usize).into_iter().filter_map(|t| t.text).map(|t| text_width(&t, 11.0));
+    let widest = y.ticks((height / 45.0) as usize).into_iter().filter_map(|t| t.text).map(|t| text_width(&t, TICK));
     32.0 + widest.fold(14.0, f64::max)
 }

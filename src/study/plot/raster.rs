@@ -19,12 +19,12 @@ pub struct Fired {
 /// The raster of a run of `steps` steps with `groups` groups: a tick for each released bit, coloured by its sign.
 /// Bits outside the stated size are left out.
 pub fn raster(title: &str, steps: u64, groups: u64, fired: &[Fired]) -> String {
-    let (width, height) = (540.0, 360.0);
+    let (width, height) = (440.0, 330.0);
     let (steps, groups) = (steps.max(1), groups.max(1));
     let fired: Vec<&Fired> = fired.iter().filter(|f| f.step < steps && f.group < groups).collect();
-    let x = Axis::linear("step").range(0.0, steps as f64).settle(std::iter::empty());
+    let x = Axis::linear("step").whole().range(0.0, steps as f64).settle(std::iter::empty());
     // Group 0 on top, as the parameters are listed.
-    let y = Axis::linear("group").range(0.0, groups as f64).reversed().settle(std::iter::empty());
+    let y = Axis::linear("group").whole().range(0.0, groups as f64).reversed().settle(std::iter::empty());
     let plus = fired.iter().filter(|f| f.plus).count();
     let key = |name: String, colour: usize| Key { name, class: format!("fp-c{colour}"), swatch: Swatch::Box };
     let keys = [key(format!("+1 ({plus} bits)"), 0), key(format!("\u{2212}1 ({} bits)", fired.len() - plus), 1)];

@@ -43,6 +43,8 @@ fn ticks_are_round_numbers() {
     assert_eq!(labels(&settled(Axis::linear("").range(-3.0, 12.0)), 4), ["0", "5", "10"]);
     assert_eq!(labels(&settled(Axis::linear("").range(0.0, 30_000.0)), 3), ["0", "10,000", "20,000", "30,000"]);
     assert_eq!(labels(&settled(Axis::linear("").range(-0.3, 0.3)), 3), ["\u{2212}0.2", "0.0", "0.2"]);
+    assert_eq!(labels(&settled(Axis::linear("").whole().range(0.0, 3.0)), 6), ["0", "1", "2", "3"]);
+    assert_eq!(labels(&settled(Axis::log("").range(101.5, 108.5)), 3), ["105"]);
     assert_eq!(labels(&settled(Axis::log("").range(1e-3, 1.0)), 5), ["0.001", "0.01", "0.1", "1"]);
     assert_eq!(labels(&settled(Axis::log("").range(8.0, 120.0)), 5), ["10", "20", "50", "100"]);
     assert_eq!(

@@ -7,6 +7,7 @@ use crate::study::grid::{Finished, Grid, Kind};
 use crate::study::html::{Page, Part, Section};
 use crate::study::plot::{Axis, BarChart};
 use crate::study::spec::Method;
+use crate::study::toy;
 
 /// The page of a finished study. `command` repeats it.
 pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -> Page {
@@ -24,6 +25,9 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
     }
     sections.push(section("tables", "Tables", report.sheets.iter().flat_map(|s| s.parts()).collect()));
     sections.push(section("pictures", "Pictures", vec![Part::Plots(pictures(grid, &groups))]));
+    if grid.kind == Kind::Paper {
+        sections.push(toy::section(&toy::sweep(toy::SEEDS)));
+    }
     let statements = results.iter().filter_map(|r| {
         let statement = r.outcome.as_ref().ok()?.statement.as_ref()?;
         let claims: Vec<String> = statement.claims.iter().map(|c| c.guarantee.to_string()).collect();
