@@ -51,7 +51,7 @@ fn linears(c: &mut Criterion) {
         let (group, flops) = (format!("linear {N}x{i}x{o}"), 2 * N * i * o);
         time(c, &group, "forward", flops, || linear::forward(x.view(), w.view(), Some(&bias), y.view_mut()));
         time(c, &group, "backward to input", flops, || {
-            linear::backward_input(dy.view(), w.view(), 0.0, dx.view_mut());
+            linear::backward_input(dy.view(), w.view(), dx.view_mut());
         });
         time(c, &group, "backward to weight", flops, || linear::backward_weight(x.view(), dy.view(), dw.view_mut()));
         let (x_dot, w_dot) = (matrix(N, i, 8), matrix(i, o, 9));
@@ -62,7 +62,7 @@ fn linears(c: &mut Criterion) {
     let (x, w) = (matrix(128, C, 1), matrix(V, C, 2));
     let mut logits = matrix(128, V, 3);
     time(c, "output head 128x768x50257", "forward", 2 * 128 * C * V, || {
-        ferret::kernel::matmul(x.view(), w.t(), 0.0, logits.view_mut());
+        ferret::kernel::matmul(x.view(), w.t(), ferret::kernel::Onto::Zero, logits.view_mut());
     });
 }
 

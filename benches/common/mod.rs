@@ -98,7 +98,8 @@ pub fn sgemm_rate(m: usize, k: usize, n: usize) -> f64 {
     let b = Array2::from_shape_vec((k, n), noise(k * n, 2)).expect("sizes agree");
     let mut c = Array2::zeros((m, n));
     let runs = (4e9 / (2.0 * (m * k * n) as f64)).clamp(3.0, 20.0) as usize;
-    let (_, fastest) = time(runs, || ferret::kernel::matmul(a.view(), b.view(), 0.0, c.view_mut()));
+    let (_, fastest) =
+        time(runs, || ferret::kernel::matmul(a.view(), b.view(), ferret::kernel::Onto::Zero, c.view_mut()));
     2.0 * (m * k * n) as f64 / fastest.as_secs_f64() / 1e9
 }
 

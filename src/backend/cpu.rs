@@ -2,7 +2,7 @@
 
 use super::Backend;
 use crate::error::{Error, Result};
-use crate::kernel::{Real, elementwise, matmul};
+use crate::kernel::{Onto, Real, elementwise, matmul};
 use crate::model::Activation;
 use crate::ops::clip::{self, ClipFunction};
 use crate::ops::{
@@ -207,7 +207,7 @@ impl<F: Real> Backend for Cpu<F> {
 
     fn head(&self, h: &Tensor<F>, w: &Tensor<F>) -> Tensor<F> {
         let mut logits = self.empty(h.array.nrows(), w.array.nrows());
-        matmul(h.view(), w.array.t(), F::zero(), logits.view_mut());
+        matmul(h.view(), w.array.t(), Onto::Zero, logits.view_mut());
         logits
     }
 
@@ -231,12 +231,12 @@ impl<F: Real> Backend for Cpu<F> {
 
     fn head_input(&self, dlogits: &Tensor<F>, w: &Tensor<F>, dh: &mut Tensor<F>, first: usize) {
         let rows = first..first + dlogits.array.nrows();
-        matmul(dlogits.view(), w.view(), F::zero(), dh.array.slice_mut(s![rows, ..]));
+        matmul(dlogits.view(), w.view(), Onto::Zero, dh.array.slice_mut(s![rows, ..]));
     }
 
     fn linear_input(&self, dy: &Tensor<F>, w: &Tensor<F>) -> Tensor<F> {
         let mut dx = self.empty(dy.array.nrows(), w.array.nrows());
-        linear::backward_input(dy.view(), w.view(), F::zero(), dx.view_mut());
+        linear::backward_input(dy.view(), w.view(), dx.view_mut());
         dx
     }
 
@@ -285,7 +285,7 @@ impl<F: Real> Backend for Cpu<F> {
 
     fn add_matmul(&self, x: &Tensor<F>, first: usize, w: &Tensor<F>, y: &mut Tensor<F>) {
         let columns = first..first + w.array.nrows();
-        matmul(x.array.slice(s![.., columns]), w.view(), F::one(), y.view_mut());
+        matmul(x.array.slice(s![.., columns]), w.view(), Onto::Itself, y.view_mut());
     }
 
     fn add_gather(&self, ids: &[u32], table: &Tensor<F>, y: &mut Tensor<F>) {
@@ -302,7 +302,7 @@ impl<F: Real> Backend for Cpu<F> {
 
     fn add_head(&self, h: &Tensor<F>, w: &Tensor<F>, y: &mut Tensor<F>, first: usize) {
         let columns = first..first + w.array.nrows();
-        matmul(h.view(), w.array.t(), F::one(), y.array.slice_mut(s![.., columns]));
+        matmul(h.view(), w.array.t(), Onto::Itself, y.array.slice_mut(s![.., columns]));
     }
 
     fn add_row_dots(&self, a: &Tensor<F>, b: &Tensor<F>, out: &mut Tensor<F>, first: usize) {

@@ -3,7 +3,7 @@
 use super::common::working;
 use crate::error::Result;
 use crate::fsio;
-use crate::kernel::matmul;
+use crate::kernel::{Onto, matmul};
 use ndarray::Array2;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -50,7 +50,7 @@ fn cpu_gflops() -> f64 {
     let mut c = Array2::zeros((n, n));
     let mut once = || {
         let start = Instant::now();
-        matmul(a.view(), b.view(), 0.0, c.view_mut());
+        matmul(a.view(), b.view(), Onto::Zero, c.view_mut());
         start.elapsed()
     };
     let fastest = (0..8).map(|_| once()).min().unwrap_or(Duration::MAX);

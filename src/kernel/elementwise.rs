@@ -18,18 +18,22 @@ fn fold<F: Real>(mut lanes: [F; LANES]) -> F {
     lanes[0]
 }
 
-/// `sum_i term(i)` for i in 0..len with [`LANES`] partial sums.
+/// `sum_i term(i)` over N slices of one length at once, with [`LANES`] partial sums.
+///
+/// The slices are cut into arrays of [`LANES`], so that no bound is checked inside and the loop vectorises.
 #[inline(always)]
-pub(crate) fn lane_sum<F: Real>(len: usize, term: impl Fn(usize) -> F) -> F {
-    let mut lanes = [F::zero(); LANES];
-    let whole = len / LANES * LANES;
-    for start in (0..whole).step_by(LANES) {
+pub(crate) fn lane_sum<F: Real, S: Real, const N: usize>(x: [&[F]; N], term: impl Fn([F; N]) -> S) -> S {
+    let mut lanes = [S::zero(); LANES];
+    let len = x.first().map_or(0, |x| x.len());
+    let x = x.map(|x| x[..len].as_chunks::<LANES>());
+    for i in 0..len / LANES {
+        let chunk = x.map(|(chunks, _)| &chunks[i]);
         for (j, lane) in lanes.iter_mut().enumerate() {
-            *lane += term(start + j);
+            *lane += term(chunk.map(|c| c[j]));
         }
     }
-    for i in whole..len {
-        lanes[i - whole] += term(i);
+    for i in 0..len % LANES {
+        lanes[i] += term(x.map(|(_, rest)| rest[i]));
     }
     fold(lanes)
 }
@@ -38,14 +42,14 @@ multiversion! {
     /// `sum_i a_i b_i`.
     pub fn dot<F: Real>(a: &[F], b: &[F]) -> F {
         assert_eq!(a.len(), b.len());
-        lane_sum(a.len(), |i| a[i] * b[i])
+        lane_sum([a, b], |[a, b]| a * b)
     }
 }
 
 multiversion! {
     /// `sum_i a_i`.
     pub fn sum<F: Real>(a: &[F]) -> F {
-        lane_sum(a.len(), |i| a[i])
+        lane_sum([a], |[a]| a)
     }
 }
 
@@ -53,8 +57,7 @@ multiversion! {
     /// The largest element; negative infinity for none. NaN elements are passed over.
     pub fn max<F: Real>(a: &[F]) -> F {
         let mut lanes = [F::neg_infinity(); LANES];
-        let chunks = a.chunks_exact(LANES);
-        let rest = chunks.remainder();
+        let (chunks, rest) = a.as_chunks::<LANES>();
         for chunk in chunks {
             for (lane, &x) in lanes.iter_mut().zip(chunk) {
                 *lane = if x > *lane { x } else { *lane };
@@ -70,14 +73,14 @@ multiversion! {
         for x in x.iter_mut() {
             *x = (*x - shift).exp_fast();
         }
-        lane_sum(x.len(), |i| x[i])
+        lane_sum([x], |[x]| x)
     }
 }
 
 multiversion! {
     /// `sum_i exp(x_i - shift)`, leaving `x` alone.
     pub fn sum_exp_shifted<F: Real>(x: &[F], shift: F) -> F {
-        lane_sum(x.len(), |i| (x[i] - shift).exp_fast())
+        lane_sum([x], |[x]| (x - shift).exp_fast())
     }
 }
 
@@ -86,6 +89,16 @@ multiversion! {
     pub fn scale<F: Real>(x: &mut [F], a: F) {
         for x in x {
             *x *= a;
+        }
+    }
+}
+
+multiversion! {
+    /// `y_i <- y_i + x_i`.
+    pub fn add<F: Real>(x: &[F], y: &mut [F]) {
+        assert_eq!(x.len(), y.len());
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y += x;
         }
     }
 }
@@ -100,10 +113,31 @@ multiversion! {
     }
 }
 
+multiversion! {
+    /// `y_i <- a_3 x_3i + (a_2 x_2i + (a_1 x_1i + (a_0 x_0i + y_i)))`: four [`axpy`] in one pass over y.
+    fn axpy4<F: Real>(a: &[F; 4], x: [&[F]; 4], y: &mut [F]) {
+        let x = x.map(|x| &x[..y.len()]);
+        for (i, y) in y.iter_mut().enumerate() {
+            *y = a.iter().zip(x).fold(*y, |y, (a, x)| a.mul_add(x[i], y));
+        }
+    }
+}
+
+/// `y <- y + sum_p a_p row(p)`, in the order of p.
+pub(crate) fn add_combination<'a, F: Real>(a: &[F], row: impl Fn(usize) -> &'a [F], y: &mut [F]) {
+    let (fours, rest) = a.as_chunks::<4>();
+    for (i, four) in fours.iter().enumerate() {
+        axpy4(four, std::array::from_fn(|j| row(4 * i + j)), y);
+    }
+    for (i, &a) in rest.iter().enumerate() {
+        axpy(a, row(4 * fours.len() + i), y);
+    }
+}
+
 /// `sum_i a_i b_i` in double precision, in a fixed tree.
 pub fn dot_f64<F: Real>(a: &[F], b: &[F]) -> f64 {
     assert_eq!(a.len(), b.len());
-    a.chunks(4096).zip(b.chunks(4096)).map(|(a, b)| lane_sum(a.len(), |i| a[i].f64() * b[i].f64())).sum()
+    a.chunks(4096).zip(b.chunks(4096)).map(|(a, b)| lane_sum([a, b], |[a, b]| a.f64() * b.f64())).sum()
 }
 
 #[cfg(test)]

@@ -2,62 +2,136 @@
 //!
 //! An element of C is one sum over k, in blocks whose size does not depend on where the element lies, so neither the split
 //! nor the thread count changes a bit (tested). Transposes are strides: nothing is copied but what
-//! matrixmultiply packs.
+//! the serial product packs.
 
-use super::Real;
+use super::{Real, elementwise};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
+use rayon::prelude::*;
 
 /// Products below this many multiply-adds are not worth a second thread.
 const SERIAL_BELOW: usize = 1 << 18;
 
-/// `C <- A B + beta C` on all threads. `beta` is 0 (C's old content, even NaN, is ignored) or 1.
-pub fn matmul<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, beta: F, c: ArrayViewMut2<F>) {
+/// Products of at most this many rows read B where it lies: packing it would cost more than the product.
+const FEW_ROWS: usize = 4;
+
+/// What a product is added to.
+#[derive(Clone, Copy, Debug)]
+pub enum Onto<'a, F> {
+    /// Nothing: C's old content, even NaN, is ignored.
+    Zero,
+    /// What C holds.
+    Itself,
+    /// This row, in every row of C.
+    Row(&'a [F]),
+}
+
+impl<F: Copy> Onto<'_, F> {
+    /// Its parts for the columns before `at` and from `at` on.
+    fn split_at(self, at: usize) -> (Self, Self) {
+        match self {
+            Onto::Row(row) => (Onto::Row(&row[..at]), Onto::Row(&row[at..])),
+            other => (other, other),
+        }
+    }
+}
+
+/// `C <- A B + onto` on all threads.
+pub fn matmul<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayViewMut2<F>) {
     let (m, k, n) = (a.nrows(), a.ncols(), b.ncols());
     let threads = rayon::current_num_threads();
-    if threads == 1 || m * k * n < SERIAL_BELOW {
-        return matmul_serial(a, b, beta, c);
+    if m <= FEW_ROWS && n >= 64 && c.strides()[1] == 1 {
+        few_rows(a, b, onto, c, n.div_ceil(threads).clamp(64, 4096));
+    } else if threads == 1 || m * k * n < SERIAL_BELOW {
+        matmul_serial(a, b, onto, c);
+    } else {
+        split(a, b, onto, c, threads);
     }
-    split(a, b, beta, c, threads);
 }
 
 /// Halve the longer side of C until there is a piece a thread, each piece at least a packing block wide.
-fn split<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, beta: F, c: ArrayViewMut2<F>, pieces: usize) {
+fn split<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayViewMut2<F>, pieces: usize) {
     let (m, n) = c.dim();
     if pieces <= 1 || m.max(n) < 64 {
-        return matmul_serial(a, b, beta, c);
+        return matmul_serial(a, b, onto, c);
     }
     let left = pieces / 2;
-    // Cuts fall on multiples of 32, where micro-kernel tiles end.
-    let cut = |len: usize| (len * left / pieces).next_multiple_of(32).min(len);
+    // Cuts fall where micro-kernel tiles end.
+    let cut = |len: usize, tile: usize| (len * left / pieces).next_multiple_of(tile).min(len);
     if n >= m {
-        let at = cut(n);
+        let at = cut(n, 64);
         let (b0, b1) = b.split_at(Axis(1), at);
         let (c0, c1) = c.split_at(Axis(1), at);
-        rayon::join(|| split(a, b0, beta, c0, left), || split(a, b1, beta, c1, pieces - left));
+        let (onto0, onto1) = onto.split_at(at);
+        rayon::join(|| split(a, b0, onto0, c0, left), || split(a, b1, onto1, c1, pieces - left));
     } else {
-        let at = cut(m);
+        let at = cut(m, 24);
         let (a0, a1) = a.split_at(Axis(0), at);
         let (c0, c1) = c.split_at(Axis(0), at);
-        rayon::join(|| split(a0, b, beta, c0, left), || split(a1, b, beta, c1, pieces - left));
+        rayon::join(|| split(a0, b, onto, c0, left), || split(a1, b, onto, c1, pieces - left));
     }
 }
 
 /// [`matmul`] on the calling thread alone.
-pub fn matmul_serial<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, beta: F, c: ArrayViewMut2<F>) {
-    scaled_matmul_serial(F::one(), a, b, beta, c);
+pub fn matmul_serial<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayViewMut2<F>) {
+    scaled_matmul_serial(F::one(), a, b, onto, c);
 }
 
-/// `C <- alpha A B + beta C` on the calling thread alone.
-pub fn scaled_matmul_serial<F: Real>(alpha: F, a: ArrayView2<F>, b: ArrayView2<F>, beta: F, mut c: ArrayViewMut2<F>) {
+/// `C <- alpha A B + onto` on the calling thread alone.
+pub fn scaled_matmul_serial<F: Real>(
+    alpha: F,
+    a: ArrayView2<F>,
+    b: ArrayView2<F>,
+    onto: Onto<F>,
+    mut c: ArrayViewMut2<F>,
+) {
     let (m, k, n) = (a.nrows(), a.ncols(), b.ncols());
     assert_eq!(b.nrows(), k, "inner sizes of a product");
     assert_eq!(c.dim(), (m, n), "size of a product");
+    if let Onto::Row(row) = onto {
+        assert_eq!(row.len(), n, "size of the row under a product");
+    }
     let (sa, sb, sc) = (a.strides(), b.strides(), c.strides());
     let (sa, sb, sc) = ((sa[0], sa[1]), (sb[0], sb[1]), (sc[0], sc[1]));
     // SAFETY: the views are valid for their shapes and strides, the sizes agree, and `c` is borrowed mutably.
     unsafe {
-        F::gemm(m, k, n, alpha, (a.as_ptr(), sa.0, sa.1), (b.as_ptr(), sb.0, sb.1), beta, (c.as_mut_ptr(), sc.0, sc.1));
+        let (a, b) = ((a.as_ptr(), sa.0, sa.1), (b.as_ptr(), sb.0, sb.1));
+        F::gemm((m, k, n), alpha, a, b, onto, (c.as_mut_ptr(), sc.0, sc.1));
     }
+}
+
+/// The product of a few rows, as in decoding: every number of B is read once, from where it lies, in long runs.
+///
+/// `width` columns go to a thread at a time; an element's sum over k does not depend on it.
+fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: ArrayViewMut2<F>, width: usize) {
+    let (m, k, n) = (a.nrows(), a.ncols(), b.ncols());
+    assert_eq!(b.nrows(), k, "inner sizes of a product");
+    assert_eq!(c.dim(), (m, n), "size of a product");
+    let by_rows = b.strides()[1] == 1;
+    if !by_rows && b.strides()[0] != 1 {
+        return matmul_serial(a, b, onto, c);
+    }
+    for mut row in c.rows_mut() {
+        match onto {
+            Onto::Zero => row.fill(F::zero()),
+            Onto::Itself => {}
+            Onto::Row(from) => row.as_slice_mut().expect("adjacent columns").copy_from_slice(from),
+        }
+    }
+    let a = a.as_standard_layout();
+    let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
+    columns.into_par_iter().enumerate().for_each(|(i, mut c)| {
+        let b = b.slice_axis(Axis(1), ndarray::Slice::from(i * width..i * width + c.ncols()));
+        for (a, mut c) in a.rows().into_iter().zip(c.rows_mut()) {
+            let (a, c) = (a.to_slice().expect("standard layout"), c.as_slice_mut().expect("adjacent columns"));
+            if by_rows {
+                elementwise::add_combination(a, |p| b.row(p).to_slice().expect("adjacent columns"), c);
+            } else {
+                for (c, column) in c.iter_mut().zip(b.columns()) {
+                    *c += elementwise::dot(a, column.to_slice().expect("adjacent rows"));
+                }
+            }
+        }
+    });
 }
 
 #[cfg(test)]
@@ -72,28 +146,36 @@ mod tests {
 
     #[test]
     fn equals_the_definition_for_odd_sizes_and_transposes() {
-        for (m, k, n) in [(1, 1, 1), (3, 5, 7), (65, 129, 33), (0, 4, 3), (4, 0, 3), (130, 70, 200)] {
+        for (m, k, n) in
+            [(1, 1, 1), (3, 5, 7), (1, 130, 200), (3, 77, 131), (65, 129, 33), (0, 4, 3), (4, 0, 3), (130, 70, 200)]
+        {
             let (a, b) = (noise::<f64>(m, k, 1), noise::<f64>(n, k, 2));
             let mut c = Array2::from_elem((m, n), f64::NAN);
-            matmul(a.view(), b.t(), 0.0, c.view_mut());
+            matmul(a.view(), b.t(), Onto::Zero, c.view_mut());
             for ((i, j), &got) in c.indexed_iter() {
                 let want: f64 = (0..k).map(|l| a[[i, l]] * b[[j, l]]).sum();
                 assert!((got - want).abs() < 1e-12, "{m}x{k}x{n}");
             }
             let once = c.clone();
-            matmul(a.view(), b.t(), 1.0, c.view_mut());
+            let (row, plain) = (noise::<f64>(1, n, 3), b.t().as_standard_layout().to_owned());
+            for b in [b.t(), plain.view()] {
+                let mut shifted = c.clone();
+                matmul(a.view(), b, Onto::Row(row.as_slice().unwrap()), shifted.view_mut());
+                assert!(((shifted - &c) - &row).iter().all(|e| e.abs() < 1e-12), "{m}x{k}x{n}");
+            }
+            matmul(a.view(), b.t(), Onto::Itself, c.view_mut());
             assert!(c.iter().zip(&once).all(|(c, o)| (c - 2.0 * o).abs() < 1e-12));
         }
     }
 
     #[test]
     fn any_thread_count_gives_the_same_bits() {
-        for (m, k, n) in [(130, 700, 515), (515, 300, 129), (257, 64, 1031)] {
+        for (m, k, n) in [(130, 700, 515), (515, 300, 129), (257, 64, 1031), (2, 700, 1031)] {
             let (a, b) = (noise::<f32>(m, k, 3), noise::<f32>(k, n, 4));
             let run = |threads| {
                 in_pool(threads, || {
                     let mut c = Array2::from_elem((m, n), 0.5);
-                    matmul(a.view(), b.view(), 1.0, c.view_mut());
+                    matmul(a.view(), b.view(), Onto::Itself, c.view_mut());
                     c
                 })
             };

@@ -1,4 +1,4 @@
-//! The few hot loops: matrix products over matrixmultiply and rayon, vectorised exp, fixed-shape reductions.
+//! The few hot loops: matrix products in tiles of our own or by matrixmultiply, split over rayon, vectorised exp, fixed-shape reductions.
 //!
 //! Everything here gives the same bits at any thread count: work is split over outputs, never over a sum.
 
@@ -6,8 +6,10 @@ pub mod elementwise;
 pub mod gemm;
 pub mod gram;
 pub mod real;
+#[cfg(all(feature = "tiles", target_arch = "x86_64"))]
+pub mod tiles;
 
-pub use gemm::{matmul, matmul_serial};
+pub use gemm::{Onto, matmul, matmul_serial};
 pub use gram::Gram;
 pub use real::Real;
 

@@ -1,5 +1,6 @@
 //! The scalar types the engine is generic over.
 
+use super::gemm::Onto;
 use ndarray::NdFloat;
 use std::iter::Sum;
 
@@ -14,19 +15,16 @@ pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
     fn exp_fast(self) -> Self;
     /// The error function, from libm.
     fn erf(self) -> Self;
-    /// `C <- alpha A B + beta C` on raw strided memory; see [`matrixmultiply`].
+    /// `C <- alpha A B + onto` on raw strided memory, sizes (m, k, n): `super::tiles` for `f32` where the machine allows, else [`matrixmultiply`].
     ///
     /// # Safety
-    /// Pointers and strides must describe valid matrices of the given sizes, `c` unaliased.
-    #[allow(clippy::too_many_arguments)]
+    /// Pointers and strides must describe valid matrices of the given sizes, `c` unaliased, a row to add n long.
     unsafe fn gemm(
-        m: usize,
-        k: usize,
-        n: usize,
+        size: (usize, usize, usize),
         alpha: Self,
         a: (*const Self, isize, isize),
         b: (*const Self, isize, isize),
-        beta: Self,
+        onto: Onto<Self>,
         c: (*mut Self, isize, isize),
     );
 }
@@ -53,15 +51,28 @@ impl Real for f32 {
 
     #[inline]
     unsafe fn gemm(
-        m: usize,
-        k: usize,
-        n: usize,
+        size: (usize, usize, usize),
         alpha: Self,
         a: (*const Self, isize, isize),
         b: (*const Self, isize, isize),
-        beta: Self,
+        onto: Onto<Self>,
         c: (*mut Self, isize, isize),
     ) {
+        let (m, k, n) = size;
+        #[cfg(all(feature = "tiles", target_arch = "x86_64"))]
+        if m * k * n > 0 && super::tiles::supported() {
+            use super::tiles::sgemm;
+            if c.2 == 1 {
+                // SAFETY: the caller's promise, and the machine has AVX-512.
+                return unsafe { sgemm(size, alpha, a, b, onto, (c.0, c.1)) };
+            }
+            if c.1 == 1 && !matches!(onto, Onto::Row(_)) {
+                // SAFETY: as above; Cᵀ = Bᵀ Aᵀ.
+                return unsafe { sgemm((n, k, m), alpha, (b.0, b.2, b.1), (a.0, a.2, a.1), onto, (c.0, c.2)) };
+            }
+        }
+        // SAFETY: the caller's promise.
+        let beta = unsafe { prepare(m, n, onto, c) };
         // SAFETY: the caller's promise is matrixmultiply's requirement.
         unsafe { matrixmultiply::sgemm(m, k, n, alpha, a.0, a.1, a.2, b.0, b.1, b.2, beta, c.0, c.1, c.2) }
     }
@@ -89,18 +100,36 @@ impl Real for f64 {
 
     #[inline]
     unsafe fn gemm(
-        m: usize,
-        k: usize,
-        n: usize,
+        size: (usize, usize, usize),
         alpha: Self,
         a: (*const Self, isize, isize),
         b: (*const Self, isize, isize),
-        beta: Self,
+        onto: Onto<Self>,
         c: (*mut Self, isize, isize),
     ) {
+        let (m, k, n) = size;
+        // SAFETY: the caller's promise.
+        let beta = unsafe { prepare(m, n, onto, c) };
         // SAFETY: the caller's promise is matrixmultiply's requirement.
         unsafe { matrixmultiply::dgemm(m, k, n, alpha, a.0, a.1, a.2, b.0, b.1, b.2, beta, c.0, c.1, c.2) }
     }
+}
+
+/// Lay a row under the product where one is asked for, and say by what C is then scaled.
+///
+/// # Safety
+/// `c` must be writable for m x n, and the row n long.
+unsafe fn prepare<F: Real>(m: usize, n: usize, onto: Onto<F>, c: (*mut F, isize, isize)) -> F {
+    let Onto::Row(row) = onto else {
+        return if matches!(onto, Onto::Zero) { F::zero() } else { F::one() };
+    };
+    for i in 0..m {
+        for (j, &x) in row.iter().enumerate().take(n) {
+            // SAFETY: the caller's promise.
+            unsafe { *c.0.offset(i as isize * c.1 + j as isize * c.2) = x };
+        }
+    }
+    F::one()
 }
 
 /// e^x for x in f32: n = round(x / ln 2), r = x - n ln 2 in two parts, a polynomial of degree 6 for e^r, times 2^n.

@@ -42,9 +42,17 @@ impl Folder {
     /// The folder of an unfinished run, and its key.
     pub fn resume(dir: &Path) -> Result<(Self, Secret)> {
         let state = dir.join(STATE);
-        if !state.is_dir() {
-            let what = if dir.join("model.safetensors").exists() {
-                "the run there is finished: there is nothing to resume"
+        let (finished, key) = (dir.join("model.safetensors").exists(), state.join(KEY).exists());
+        if finished && !key {
+            // Killed between the two removals of `finish`: nothing but the removal is left to do.
+            if state.is_dir() {
+                std::fs::remove_dir_all(&state).map_err(|e| Error::io(&state, e))?;
+            }
+            return Err(Error::file(dir, "the run there is finished: there is nothing to resume"));
+        }
+        if !key {
+            let what = if state.is_dir() {
+                "the run there stopped before it had begun: remove the folder and leave out --resume"
             } else {
                 "there is no unfinished run to resume: leave out --resume to begin one"
             };
@@ -94,5 +102,33 @@ impl Folder {
         Secret::remove(&self.state(KEY))?;
         let state = self.dir.join(STATE);
         std::fs::remove_dir_all(&state).map_err(|e| Error::io(&state, e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kill_at_any_moment_of_the_end_leaves_a_folder_that_resume_understands() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("run");
+        let told = |dir: &Path| Folder::resume(dir).err().unwrap().to_string();
+        assert!(told(&dir).contains("no unfinished run"));
+
+        Folder::begin(&dir, &Secret::insecure(1)).unwrap();
+        assert!(Folder::resume(&dir).is_ok());
+        // The model is written, the key still there: resuming computes the end again.
+        std::fs::write(dir.join("model.safetensors"), b"").unwrap();
+        assert!(Folder::resume(&dir).is_ok());
+        // Between the removals of `finish`.
+        Secret::remove(&dir.join(STATE).join(KEY)).unwrap();
+        assert!(told(&dir).contains("finished"));
+        assert!(!dir.join(STATE).exists());
+        assert!(told(&dir).contains("finished"));
+
+        let early = home.path().join("early");
+        std::fs::create_dir_all(early.join(STATE)).unwrap();
+        assert!(told(&early).contains("before it had begun"));
     }
 }

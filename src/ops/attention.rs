@@ -3,9 +3,9 @@
 //! Scores exist only for a block of query rows of one head at a time. What is kept between forward and backward is the
 //! output and one number a row and head, the log of the softmax' denominator; backward recomputes `p = exp(s - lse)`.
 
-use super::Segments;
-use crate::kernel::gemm::{matmul_serial, scaled_matmul_serial};
-use crate::kernel::{Real, elementwise};
+use super::{Segments, slice, slice_mut};
+use crate::kernel::gemm::{Onto, matmul_serial, scaled_matmul_serial};
+use crate::kernel::{Real, elementwise, multiversion};
 use ndarray::{ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, s};
 use rayon::prelude::*;
 
@@ -75,7 +75,7 @@ fn one_head<F: Real>(
             let keys = past + end;
             let mut scores = block(scratch, end - start, keys);
             let kt = k.slice(s![..keys, ..]).reversed_axes();
-            scaled_matmul_serial(scale, q.slice(s![start..end, ..]), kt, F::zero(), scores.view_mut());
+            scaled_matmul_serial(scale, q.slice(s![start..end, ..]), kt, Onto::Zero, scores.view_mut());
             let mut denominators = [F::one(); BLOCK];
             for (i, mut row) in scores.rows_mut().into_iter().enumerate() {
                 let (seen, unseen) = row.as_slice_mut().expect("scratch rows").split_at_mut(past + start + i + 1);
@@ -87,9 +87,9 @@ fn one_head<F: Real>(
                 }
             }
             let mut out = out.slice_mut(s![start..end, ..]);
-            matmul_serial(scores.view(), v.slice(s![..keys, ..]), F::zero(), out.view_mut());
+            matmul_serial(scores.view(), v.slice(s![..keys, ..]), Onto::Zero, out.view_mut());
             for (mut row, &denominator) in out.rows_mut().into_iter().zip(&denominators) {
-                row /= denominator;
+                elementwise::scale(row.as_slice_mut().expect("adjacent columns"), F::one() / denominator);
             }
         }
     });
@@ -135,28 +135,36 @@ pub fn backward<F: Real>(
                 let (q, dout) = (q.slice(s![start..end, ..]), dout.slice(s![start..end, ..]));
                 let (k, v) = (k.slice(s![..end, ..]), v.slice(s![..end, ..]));
                 let (mut p, mut dp) = (block(p_scratch, end - start, end), block(dp_scratch, end - start, end));
-                scaled_matmul_serial(scale, q, k.reversed_axes(), F::zero(), p.view_mut());
-                matmul_serial(dout, v.reversed_axes(), F::zero(), dp.view_mut());
+                scaled_matmul_serial(scale, q, k.reversed_axes(), Onto::Zero, p.view_mut());
+                matmul_serial(dout, v.reversed_axes(), Onto::Zero, dp.view_mut());
                 for (i, mut p) in p.rows_mut().into_iter().enumerate() {
                     let (seen, unseen) = p.as_slice_mut().expect("scratch rows").split_at_mut(start + i + 1);
                     elementwise::exp_shifted(seen, lse[start + i]);
                     unseen.fill(F::zero());
                 }
-                matmul_serial(p.t(), dout, F::one(), dv.slice_mut(s![..end, ..]));
-                for (i, (p, mut dp)) in p.rows().into_iter().zip(dp.rows_mut()).enumerate() {
+                matmul_serial(p.t(), dout, Onto::Itself, dv.slice_mut(s![..end, ..]));
+                let rows = slice(&p).chunks_exact(end).zip(slice_mut(&mut dp).chunks_exact_mut(end));
+                for (i, (p, dp)) in rows.enumerate() {
                     let d = elementwise::dot(
                         dout.row(i).to_slice().expect("contiguous rows"),
                         out.row(start + i).to_slice().expect("contiguous rows"),
                     );
-                    for (dp, &p) in dp.iter_mut().zip(p) {
-                        *dp = p * (*dp - d) * scale;
-                    }
+                    score_gradient(p, d, scale, dp);
                 }
-                matmul_serial(dp.view(), k, F::zero(), dq.slice_mut(s![start..end, ..]));
-                matmul_serial(dp.t(), q, F::one(), dk.slice_mut(s![..end, ..]));
+                matmul_serial(dp.view(), k, Onto::Zero, dq.slice_mut(s![start..end, ..]));
+                matmul_serial(dp.t(), q, Onto::Itself, dk.slice_mut(s![..end, ..]));
             }
         });
     });
+}
+
+multiversion! {
+    /// `dp_i <- p_i (dp_i - d) scale`.
+    fn score_gradient<F: Real>(p: &[F], d: F, scale: F, dp: &mut [F]) {
+        for (dp, &p) in dp.iter_mut().zip(p) {
+            *dp = p * (*dp - d) * scale;
+        }
+    }
 }
 
 /// Directional derivative: `ṡ = scale (q̇ kᵀ + q k̇ᵀ)`, `ṗ = p ∘ (ṡ - <p, ṡ>)`, `ȯ = ṗ v + p v̇`.
@@ -189,9 +197,9 @@ pub fn jvp<F: Real>(
                 let (q, q_dot) = (q.slice(s![start..end, ..]), q_dot.slice(s![start..end, ..]));
                 let [k, k_dot, v, v_dot] = [k, k_dot, v, v_dot].map(|x| x.slice_move(s![..end, ..]));
                 let (mut p, mut dp) = (block(p_scratch, end - start, end), block(dp_scratch, end - start, end));
-                scaled_matmul_serial(scale, q, k.reversed_axes(), F::zero(), p.view_mut());
-                scaled_matmul_serial(scale, q_dot, k.reversed_axes(), F::zero(), dp.view_mut());
-                scaled_matmul_serial(scale, q, k_dot.reversed_axes(), F::one(), dp.view_mut());
+                scaled_matmul_serial(scale, q, k.reversed_axes(), Onto::Zero, p.view_mut());
+                scaled_matmul_serial(scale, q_dot, k.reversed_axes(), Onto::Zero, dp.view_mut());
+                scaled_matmul_serial(scale, q, k_dot.reversed_axes(), Onto::Itself, dp.view_mut());
                 for (i, (mut p, mut dp)) in p.rows_mut().into_iter().zip(dp.rows_mut()).enumerate() {
                     let (p, p_unseen) = p.as_slice_mut().expect("scratch rows").split_at_mut(start + i + 1);
                     let (dp, dp_unseen) = dp.as_slice_mut().expect("scratch rows").split_at_mut(start + i + 1);
@@ -204,8 +212,8 @@ pub fn jvp<F: Real>(
                     }
                 }
                 let mut out = out.slice_mut(s![start..end, ..]);
-                matmul_serial(dp.view(), v, F::zero(), out.view_mut());
-                matmul_serial(p.view(), v_dot, F::one(), out);
+                matmul_serial(dp.view(), v, Onto::Zero, out.view_mut());
+                matmul_serial(p.view(), v_dot, Onto::Itself, out);
             }
         });
     });

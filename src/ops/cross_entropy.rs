@@ -66,7 +66,7 @@ fn log_sum_exp<F: Real>(row: &[F]) -> F {
 crate::kernel::multiversion! {
     /// `<exp(l - lse), d>`.
     fn softmax_dot<F: Real>(l: &[F], d: &[F], lse: F) -> F {
-        elementwise::lane_sum(l.len(), |i| (l[i] - lse).exp_fast() * d[i])
+        elementwise::lane_sum([l, d], |[l, d]| (l - lse).exp_fast() * d)
     }
 }
 

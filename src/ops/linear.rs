@@ -1,36 +1,31 @@
 //! `y = x W + b`, with W stored `[in, out]` as GPT-2's Conv1D is.
 
 use super::add_column_sums;
-use crate::kernel::{Real, matmul};
+use crate::kernel::{Onto, Real, matmul};
 use ndarray::{ArrayView2, ArrayViewMut2};
 
 /// `y = x W + b`.
 ///
 /// Shapes: `x`: (N, I); `w`: (I, O); `bias`: (O) or none; `y`: (N, O).
-pub fn forward<F: Real>(x: ArrayView2<F>, w: ArrayView2<F>, bias: Option<&[F]>, mut y: ArrayViewMut2<F>) {
+pub fn forward<F: Real>(x: ArrayView2<F>, w: ArrayView2<F>, bias: Option<&[F]>, y: ArrayViewMut2<F>) {
     match bias {
-        None => matmul(x, w, F::zero(), y),
-        Some(bias) => {
-            super::for_row_blocks(&mut y, |_, block| {
-                block.chunks_exact_mut(bias.len()).for_each(|row| row.copy_from_slice(bias));
-            });
-            matmul(x, w, F::one(), y);
-        }
+        None => matmul(x, w, Onto::Zero, y),
+        Some(bias) => matmul(x, w, Onto::Row(bias), y),
     }
 }
 
-/// Backward of [`forward`] to its input: `dx = dy Wᵀ`, or `dx += dy Wᵀ` with `beta` 1.
+/// Backward of [`forward`] to its input: `dx = dy Wᵀ`.
 ///
 /// Shapes: `dy`: (N, O); `w`: (I, O); `dx`: (N, I).
-pub fn backward_input<F: Real>(dy: ArrayView2<F>, w: ArrayView2<F>, beta: F, dx: ArrayViewMut2<F>) {
-    matmul(dy, w.reversed_axes(), beta, dx);
+pub fn backward_input<F: Real>(dy: ArrayView2<F>, w: ArrayView2<F>, dx: ArrayViewMut2<F>) {
+    matmul(dy, w.reversed_axes(), Onto::Zero, dx);
 }
 
 /// Backward of [`forward`] to its weight: `dW += xᵀ dy`.
 ///
 /// Shapes: `x`: (N, I); `dy`: (N, O); `dw`: (I, O).
 pub fn backward_weight<F: Real>(x: ArrayView2<F>, dy: ArrayView2<F>, dw: ArrayViewMut2<F>) {
-    matmul(x.reversed_axes(), dy, F::one(), dw);
+    matmul(x.reversed_axes(), dy, Onto::Itself, dw);
 }
 
 /// Backward of [`forward`] to its bias: `db += sum over rows of dy`.
@@ -53,7 +48,7 @@ pub fn jvp<F: Real>(
 ) {
     forward(x_dot, w, bias_dot, y_dot.view_mut());
     if let Some(w_dot) = w_dot {
-        matmul(x, w_dot, F::one(), y_dot);
+        matmul(x, w_dot, Onto::Itself, y_dot);
     }
 }
 
@@ -77,7 +72,7 @@ mod tests {
                 },
                 backward: &|v, dy| {
                     let (mut dx, mut dw, mut db) = (v[0].clone(), v[1].clone() * 0.0, v[2].clone() * 0.0);
-                    backward_input(dy.view(), v[1].view(), 0.0, dx.view_mut());
+                    backward_input(dy.view(), v[1].view(), dx.view_mut());
                     backward_weight(v[0].view(), dy.view(), dw.view_mut());
                     backward_bias(dy.view(), db.as_slice_mut().unwrap());
                     vec![dx, dw, db]

@@ -49,9 +49,7 @@ pub fn add_column_sums<F: crate::kernel::Real>(x: ArrayView2<F>, out: &mut [F]) 
         let columns = x.slice_axis(Axis(1), ndarray::Slice::from(i * 256..i * 256 + out.len()));
         for row in columns.rows() {
             let row = row.to_slice().expect("contiguous rows");
-            for (o, &v) in out.iter_mut().zip(row) {
-                *o += v;
-            }
+            crate::kernel::elementwise::add(row, out);
         }
     });
 }

@@ -29,8 +29,8 @@ multiversion! {
         let c = gain.len();
         let count = F::of(c as f64);
         for ((x, y), stats) in x.chunks_exact(c).zip(y.chunks_exact_mut(c)).zip(stats.chunks_exact_mut(2)) {
-            let mean = lane_sum(c, |i| x[i]) / count;
-            let variance = lane_sum(c, |i| (x[i] - mean) * (x[i] - mean)) / count;
+            let mean = lane_sum([x], |[x]| x) / count;
+            let variance = lane_sum([x], |[x]| (x - mean) * (x - mean)) / count;
             let rstd = F::one() / (variance + eps).sqrt();
             for i in 0..c {
                 y[i] = ((x[i] - mean) * rstd).mul_add(gain[i], bias[i]);
@@ -69,8 +69,8 @@ multiversion! {
         let rows = dy.chunks_exact_mut(c).zip(x.chunks_exact(c)).zip(dx.chunks_exact_mut(c)).zip(stats.chunks_exact(2));
         for (((dy, x), dx), stats) in rows {
             let (mean, rstd) = (stats[0], stats[1]);
-            let dn_mean = lane_sum(c, |i| dy[i] * gain[i]) / count;
-            let dn_x_mean = lane_sum(c, |i| dy[i] * gain[i] * ((x[i] - mean) * rstd)) / count;
+            let dn_mean = lane_sum([dy, gain], |[dy, gain]| dy * gain) / count;
+            let dn_x_mean = lane_sum([dy, gain, x], |[dy, gain, x]| dy * gain * ((x - mean) * rstd)) / count;
             for i in 0..c {
                 let normal = (x[i] - mean) * rstd;
                 dx[i] += rstd * (dy[i] * gain[i] - normal * dn_x_mean - dn_mean);
@@ -112,8 +112,8 @@ multiversion! {
         let rows = x.chunks_exact(c).zip(x_dot.chunks_exact(c)).zip(y_dot.chunks_exact_mut(c)).zip(stats.chunks_exact(2));
         for (((x, x_dot), y_dot), stats) in rows {
             let (mean, rstd) = (stats[0], stats[1]);
-            let mean_dot = lane_sum(c, |i| x_dot[i]) / count;
-            let along = lane_sum(c, |i| (x[i] - mean) * rstd * x_dot[i]) / count;
+            let mean_dot = lane_sum([x_dot], |[x]| x) / count;
+            let along = lane_sum([x, x_dot], |[x, x_dot]| (x - mean) * rstd * x_dot) / count;
             for i in 0..c {
                 let normal = (x[i] - mean) * rstd;
                 let normal_dot = rstd * (x_dot[i] - mean_dot - normal * along);

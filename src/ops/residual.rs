@@ -1,7 +1,7 @@
 //! `y = x + branch`: forward and jvp add, backward hands `dy` to both sides unchanged.
 
 use super::for_row_blocks;
-use crate::kernel::Real;
+use crate::kernel::{Real, elementwise};
 use ndarray::{ArrayView2, ArrayViewMut2};
 
 /// `x += branch`. The same function is the jvp (on tangents) and the join of two gradients.
@@ -11,9 +11,7 @@ pub fn add<F: Real>(mut x: ArrayViewMut2<F>, branch: ArrayView2<F>) {
     assert_eq!(x.dim(), branch.dim(), "the two sides of a residual");
     let (cols, branch) = (x.ncols(), super::slice(&branch));
     for_row_blocks(&mut x, |row, block| {
-        for (x, &b) in block.iter_mut().zip(&branch[row * cols..]) {
-            *x += b;
-        }
+        elementwise::add(&branch[row * cols..][..block.len()], block);
     });
 }
 

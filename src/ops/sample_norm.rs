@@ -12,7 +12,7 @@
 
 use super::attention::{block, with_scratch};
 use super::{Segments, slice};
-use crate::kernel::{Gram, Real, elementwise, matmul_serial, multiversion};
+use crate::kernel::{Gram, Onto, Real, elementwise, matmul_serial, multiversion};
 use ndarray::{ArrayView2, ArrayViewMut2, s};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -89,7 +89,7 @@ fn tile<F: Real>(x: ArrayView2<F>, dy: ArrayView2<F>) -> f64 {
     let mut total = 0.0;
     with_scratch(x.ncols() * dy.ncols(), |scratch, _| {
         let mut g = block(scratch, x.ncols(), dy.ncols());
-        matmul_serial(x.reversed_axes(), dy, F::zero(), g.view_mut());
+        matmul_serial(x.reversed_axes(), dy, Onto::Zero, g.view_mut());
         total = slice(&g).chunks(TILE).map(|row| wide_dot(row, row)).sum();
     });
     total
@@ -139,7 +139,7 @@ pub fn add_tied<F: Real>(
         let mut total = 0.0;
         with_scratch(dy.nrows() * ids.len(), |scratch, _| {
             let mut products = block(scratch, dy.nrows(), ids.len());
-            matmul_serial(dy, demb.reversed_axes(), F::zero(), products.view_mut());
+            matmul_serial(dy, demb.reversed_axes(), Onto::Zero, products.view_mut());
             for (products, x) in products.rows().into_iter().zip(x.rows()) {
                 total += products.iter().zip(ids).map(|(p, &id)| p.f64() * x[id as usize].f64()).sum::<f64>();
             }
@@ -185,7 +185,7 @@ multiversion! {
     /// `sum_i a_i b_i` in double precision.
     fn wide_dot<F: Real>(a: &[F], b: &[F]) -> f64 {
         assert_eq!(a.len(), b.len());
-        elementwise::lane_sum(a.len(), |i| a[i].f64() * b[i].f64())
+        elementwise::lane_sum([a, b], |[a, b]| a.f64() * b.f64())
     }
 }
 

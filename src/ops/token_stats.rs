@@ -48,8 +48,8 @@ fn shifted<F: Real>(l: F, largest: F) -> F {
 multiversion! {
     /// `sum e^d d`.
     fn weighted_sum<F: Real>(l: &[F], largest: F) -> F {
-        elementwise::lane_sum(l.len(), |i| {
-            let d = shifted(l[i], largest);
+        elementwise::lane_sum([l], |[l]| {
+            let d = shifted(l, largest);
             d.exp_fast() * d
         })
     }
@@ -58,8 +58,8 @@ multiversion! {
 multiversion! {
     /// `sum e^d (d - mean)^2`.
     fn weighted_squares<F: Real>(l: &[F], largest: F, mean: F) -> F {
-        elementwise::lane_sum(l.len(), |i| {
-            let d = shifted(l[i], largest);
+        elementwise::lane_sum([l], |[l]| {
+            let d = shifted(l, largest);
             d.exp_fast() * (d - mean) * (d - mean)
         })
     }

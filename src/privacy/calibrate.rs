@@ -5,6 +5,7 @@ use super::event::{Event, Fires};
 use super::pld::Pld;
 use super::rdp::Rdp;
 use crate::error::{Error, Result};
+use std::cell::RefCell;
 
 /// How close to the true boundary a search ends, relatively.
 const PRECISION: f64 = 1e-4;
@@ -65,11 +66,18 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     };
     let by_rdp = search(start, PRECISION, 1.0, &rdp)?.1;
     let near = search(by_rdp, 5e-3, 0.1, &rough)?.1;
-    let upper = search(near, PRECISION, 4e-3, &pld)?.1;
-    Ok(Settings {
-        rdp: by_rdp,
-        pld: Bounds { lower: insufficient(upper, epsilon, &|x| pld.epsilon(&event(x), delta))?, upper },
-    })
+    // One composition gives both bounds: the search for the lower one begins with what the search for the upper one knew.
+    let known = RefCell::new(Vec::<(f64, Bounds)>::new());
+    let bounds = |x: f64| {
+        if let Some(&(_, found)) = known.borrow().iter().find(|(at, _)| *at == x) {
+            return Ok(found);
+        }
+        let found = pld.epsilon(&event(x), delta)?;
+        known.borrow_mut().push((x, found));
+        Ok(found)
+    };
+    let (below, upper) = boundary(near, largest, epsilon, PRECISION, 4e-3, &|x| Ok(bounds(x)?.upper))?;
+    Ok(Settings { rdp: by_rdp, pld: Bounds { lower: insufficient(below, epsilon, &bounds)?, upper } })
 }
 
 /// A setting just below `from` whose epsilon is proven to be above `target`; 0 if none is found nearby.
