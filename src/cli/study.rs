@@ -77,7 +77,7 @@ pub struct Args {
 }
 
 /// Seconds of timing for each kind of run.
-const CALIBRATION: f64 = 0.5;
+const CALIBRATION: f64 = 0.25;
 
 /// Run the verb.
 pub fn run(args: Args) -> Result<()> {

@@ -145,7 +145,7 @@ fn short(x: f64) -> String {
 
 const PAIRED: &str = "Paired over seeds, with Student's interval at 95 % for all cells together (Bonferroni).";
 
-fn both<'a>(cells: &'a [Cell]) -> impl Iterator<Item = &'a Cell> {
+fn both(cells: &[Cell]) -> impl Iterator<Item = &Cell> {
     cells.iter().filter(|c| !c.ferret.is_empty() && !c.dpsgd.is_empty())
 }
 
