@@ -187,7 +187,7 @@ impl Grid {
                 return Err(format!("methods: {method:?} is not known here: {}{also}", FERRETS.join(", ")));
             }
         }
-        if let Some(budget) = self.budgets.iter().find(|b| !(**b > 0.0)) {
+        if let Some(budget) = self.budgets.iter().find(|b| b.is_nan() || **b <= 0.0) {
             return Err(format!(
                 "budgets: {budget} is no budget: give numbers above 0, or inf for non-private training"
             ));
