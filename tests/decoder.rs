@@ -112,6 +112,23 @@ fn a_gradient_asked_for_alone_equals_the_full_one_to_the_bit() {
 }
 
 #[test]
+fn recomputed_blocks_give_the_same_bits() {
+    for config in configs() {
+        let mut decoder = Decoder::new(Cpu::<f32>::new(), weights(config, 7)).unwrap();
+        let batch = batch(&decoder.config, &[5, 1, 12, 0, 3], 3);
+        let w = batch.weights(Reduction::TokenMean);
+        let mut gradients = |recompute| {
+            decoder.recompute = recompute;
+            let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
+            let losses = decoder.backward(&batch, &w, &mut sum).as_slice().to_vec();
+            let all: Vec<Vec<f32>> = decoder.layout.ids().map(|p| sum.get(p).unwrap().as_slice().to_vec()).collect();
+            (losses, all)
+        };
+        assert_eq!(gradients(true), gradients(false));
+    }
+}
+
+#[test]
 fn ragged_equals_one_sample_at_a_time() {
     for config in configs() {
         let decoder = decoder64(config);

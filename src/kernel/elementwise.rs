@@ -114,8 +114,9 @@ multiversion! {
 }
 
 multiversion! {
-    /// `y_i <- a_3 x_3i + (a_2 x_2i + (a_1 x_1i + (a_0 x_0i + y_i)))`: four [`axpy`] in one pass over y.
-    fn axpy4<F: Real>(a: &[F; 4], x: [&[F]; 4], y: &mut [F]) {
+    /// `y_i <- a_7 x_7i + (... (a_1 x_1i + (a_0 x_0i + y_i)))`: eight [`axpy`] in one pass over y. Eight streams fill the memory's
+    /// bandwidth where one does not.
+    fn axpy8<F: Real>(a: &[F; 8], x: [&[F]; 8], y: &mut [F]) {
         let x = x.map(|x| &x[..y.len()]);
         for (i, y) in y.iter_mut().enumerate() {
             *y = a.iter().zip(x).fold(*y, |y, (a, x)| a.mul_add(x[i], y));
@@ -125,12 +126,12 @@ multiversion! {
 
 /// `y <- y + sum_p a_p row(p)`, in the order of p.
 pub(crate) fn add_combination<'a, F: Real>(a: &[F], row: impl Fn(usize) -> &'a [F], y: &mut [F]) {
-    let (fours, rest) = a.as_chunks::<4>();
-    for (i, four) in fours.iter().enumerate() {
-        axpy4(four, std::array::from_fn(|j| row(4 * i + j)), y);
+    let (eights, rest) = a.as_chunks::<8>();
+    for (i, eight) in eights.iter().enumerate() {
+        axpy8(eight, std::array::from_fn(|j| row(8 * i + j)), y);
     }
     for (i, &a) in rest.iter().enumerate() {
-        axpy(a, row(4 * fours.len() + i), y);
+        axpy(a, row(8 * eights.len() + i), y);
     }
 }
 

@@ -12,7 +12,10 @@ use rayon::prelude::*;
 const SERIAL_BELOW: usize = 1 << 18;
 
 /// Products of at most this many rows read B where it lies: packing it would cost more than the product.
-const FEW_ROWS: usize = 4;
+pub(super) const FEW_ROWS: usize = 4;
+
+/// An element's sum over k is formed in blocks of this many, each from zero: what matrixmultiply does, and so everyone here.
+pub(super) const KC: usize = 256;
 
 /// What a product is added to.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +42,8 @@ impl<F: Copy> Onto<'_, F> {
 pub fn matmul<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayViewMut2<F>) {
     let (m, k, n) = (a.nrows(), a.ncols(), b.ncols());
     let threads = rayon::current_num_threads();
-    if m <= FEW_ROWS && n >= 64 && c.strides()[1] == 1 {
-        few_rows(a, b, onto, c, n.div_ceil(threads).clamp(64, 4096));
+    if (1..=FEW_ROWS).contains(&m) && n >= 64 && c.strides()[1] == 1 {
+        few_rows(a, b, onto, c);
     } else if threads == 1 || m * k * n < SERIAL_BELOW {
         matmul_serial(a, b, onto, c);
     } else {
@@ -101,37 +104,43 @@ pub fn scaled_matmul_serial<F: Real>(
 
 /// The product of a few rows, as in decoding: every number of B is read once, from where it lies, in long runs.
 ///
-/// `width` columns go to a thread at a time; an element's sum over k does not depend on it.
-fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: ArrayViewMut2<F>, width: usize) {
+/// Sums are formed as in larger products: a row decoded alone has the same bits as in its text.
+fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: ArrayViewMut2<F>) {
     let (m, k, n) = (a.nrows(), a.ncols(), b.ncols());
     assert_eq!(b.nrows(), k, "inner sizes of a product");
     assert_eq!(c.dim(), (m, n), "size of a product");
-    let by_rows = b.strides()[1] == 1;
-    if !by_rows && b.strides()[0] != 1 {
-        return matmul_serial(a, b, onto, c);
+    let width = n.div_ceil(rayon::current_num_threads());
+    if b.strides()[1] != 1 {
+        // Each column is a run: columns are split over threads, and the serial product reads them in place.
+        let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width.max(64)).collect();
+        return columns.into_par_iter().enumerate().for_each(|(i, c)| {
+            let range = i * width.max(64)..i * width.max(64) + c.ncols();
+            let onto = if let Onto::Row(row) = onto { Onto::Row(&row[range.clone()]) } else { onto };
+            matmul_serial(a, b.slice_axis(Axis(1), ndarray::Slice::from(range)), onto, c);
+        });
     }
-    for mut row in c.rows_mut() {
-        match onto {
-            Onto::Zero => row.fill(F::zero()),
-            Onto::Itself => {}
-            Onto::Row(from) => row.as_slice_mut().expect("adjacent columns").copy_from_slice(from),
-        }
-    }
-    let a = a.as_standard_layout();
-    let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
-    columns.into_par_iter().enumerate().for_each(|(i, mut c)| {
-        let b = b.slice_axis(Axis(1), ndarray::Slice::from(i * width..i * width + c.ncols()));
-        for (a, mut c) in a.rows().into_iter().zip(c.rows_mut()) {
-            let (a, c) = (a.to_slice().expect("standard layout"), c.as_slice_mut().expect("adjacent columns"));
-            if by_rows {
-                elementwise::add_combination(a, |p| b.row(p).to_slice().expect("adjacent columns"), c);
-            } else {
-                for (c, column) in c.iter_mut().zip(b.columns()) {
-                    *c += elementwise::dot(a, column.to_slice().expect("adjacent rows"));
-                }
-            }
-        }
+    // Each row is a run: threads share out the blocks of k, in halves where rows are long.
+    let (a, width) = (a.as_standard_layout(), width.clamp(1024, 4096).min(n));
+    let mut sums = vec![F::zero(); k.div_ceil(KC) * m * n];
+    let tasks: Vec<_> = sums.chunks_mut(n).map(|row| row.chunks_mut(width)).enumerate().collect();
+    let tasks: Vec<_> =
+        tasks.into_iter().flat_map(|(i, row)| row.enumerate().map(move |(j, part)| (i, j, part))).collect();
+    tasks.into_par_iter().for_each(|(i, j, sums)| {
+        let (block, row) = (i / m, i % m);
+        let a = a.row(row).to_slice().expect("standard layout").chunks(KC).nth(block).expect("as many blocks as in k");
+        let part = j * width..j * width + sums.len();
+        let b = |p| &b.row(block * KC + p).to_slice().expect("adjacent columns")[part.clone()];
+        elementwise::add_combination(a, b, sums);
     });
+    for (i, mut c) in c.rows_mut().into_iter().enumerate() {
+        let c = c.as_slice_mut().expect("adjacent columns");
+        match onto {
+            Onto::Zero => c.fill(F::zero()),
+            Onto::Itself => {}
+            Onto::Row(row) => c.copy_from_slice(row),
+        }
+        sums.chunks(n).skip(i).step_by(m).for_each(|sums| elementwise::add(sums, c));
+    }
 }
 
 #[cfg(test)]
@@ -165,6 +174,24 @@ mod tests {
             }
             matmul(a.view(), b.t(), Onto::Itself, c.view_mut());
             assert!(c.iter().zip(&once).all(|(c, o)| (c - 2.0 * o).abs() < 1e-12));
+        }
+    }
+
+    #[test]
+    fn a_row_alone_has_the_bits_it_has_among_others() {
+        let (a, b, bias) = (noise::<f32>(40, 700, 5), noise::<f32>(700, 515, 6), noise::<f32>(1, 515, 7));
+        let bt = b.t().as_standard_layout().to_owned();
+        for b in [b.view(), bt.t()] {
+            let product = |a: ArrayView2<f32>| {
+                let mut c = Array2::zeros((a.nrows(), 515));
+                matmul(a, b, Onto::Row(bias.as_slice().unwrap()), c.view_mut());
+                c
+            };
+            let all = product(a.view());
+            for rows in 1..6 {
+                let part = ndarray::Slice::from(3..3 + rows);
+                assert_eq!(product(a.slice_axis(Axis(0), part)), all.slice_axis(Axis(0), part), "{rows} rows");
+            }
         }
     }
 

@@ -11,15 +11,14 @@
 //! An element is summed over k in order, in blocks of 256, by fused multiply-adds: what matrixmultiply does too, so both
 //! give the same bits (tested), and where the element lies in C does not matter.
 
-use super::gemm::Onto;
+use super::gemm::{FEW_ROWS, KC, Onto};
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
-/// Rows and columns of a tile, and the blocks of m, k and n.
+/// Rows and columns of a tile, and the blocks of m and n.
 const MR: usize = 6;
 const NR: usize = 64;
 const MC: usize = 516;
-const KC: usize = 256;
 const NC: usize = 4096;
 /// Lanes of a vector, and vectors of a tile's row.
 const LANES: usize = 16;
@@ -58,6 +57,17 @@ pub unsafe fn sgemm(
     onto: Onto<f32>,
     (c, stride): (*mut f32, isize),
 ) {
+    if m <= FEW_ROWS && b.1 == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            match m {
+                1 => few_rows::<1>(k, n, alpha, a, b, onto, (c, stride)),
+                2 => few_rows::<2>(k, n, alpha, a, b, onto, (c, stride)),
+                3 => few_rows::<3>(k, n, alpha, a, b, onto, (c, stride)),
+                _ => few_rows::<FEW_ROWS>(k, n, alpha, a, b, onto, (c, stride)),
+            }
+        };
+    }
     PACKED.with_borrow_mut(|[packed_a, packed_b]| {
         let packed_a = room(packed_a, MC.min(m) * KC);
         let packed_b = room(packed_b, NC.min(n.next_multiple_of(NR)) * KC.min(k));
@@ -239,6 +249,70 @@ fn transposed(x: [__m512; LANES]) -> [__m512; LANES] {
     out
 }
 
+/// [`sgemm`] of a few rows with a B whose columns are contiguous: 16 columns at a time are transposed in registers, where a packed
+/// copy would be written and read again.
+///
+/// # Safety
+/// As [`sgemm`].
+#[target_feature(enable = "avx512f")]
+unsafe fn few_rows<const M: usize>(
+    k: usize,
+    n: usize,
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    onto: Onto<f32>,
+    (c, stride): (*mut f32, isize),
+) {
+    /// How far ahead of the sum memory is asked for.
+    const AHEAD: usize = 6 * LANES;
+    let alpha = _mm512_set1_ps(alpha);
+    for j in (0..n).step_by(LANES) {
+        let (columns, there) = (LANES.min(n - j), mask(n - j));
+        for start in (0..k).step_by(KC) {
+            let end = k.min(start + KC);
+            let mut sums = [_mm512_setzero_ps(); M];
+            for p in (start..end).step_by(LANES) {
+                let deep = LANES.min(end - p);
+                // SAFETY: `columns` columns of `deep` numbers of B, and rows of A up to k.
+                unsafe {
+                    for i in 0..LANES {
+                        _mm_prefetch::<_MM_HINT_T0>(at(b, p + AHEAD, j + i).cast());
+                    }
+                    let place = (at(b, p, j), b.2, b.1);
+                    // Whole squares apart: their loops unroll.
+                    let whole = deep == LANES && columns == LANES;
+                    let square = if whole { square(place, LANES, LANES) } else { square(place, columns, deep) };
+                    let square = transposed(square);
+                    let mut add = |q: usize, row: __m512| {
+                        for (i, sum) in sums.iter_mut().enumerate() {
+                            *sum = _mm512_fmadd_ps(_mm512_set1_ps(*at(a, i, p + q)), row, *sum);
+                        }
+                    };
+                    if whole {
+                        square.into_iter().enumerate().for_each(|(q, row)| add(q, row));
+                    } else {
+                        square.into_iter().enumerate().take(deep).for_each(|(q, row)| add(q, row));
+                    }
+                }
+            }
+            for (i, &sum) in sums.iter().enumerate() {
+                // SAFETY: the mask keeps to C's columns, and the row's.
+                unsafe {
+                    let c = c.offset(i as isize * stride).add(j);
+                    let old = match onto {
+                        _ if start > 0 => _mm512_maskz_loadu_ps(there, c),
+                        Onto::Zero => _mm512_setzero_ps(),
+                        Onto::Itself => _mm512_maskz_loadu_ps(there, c),
+                        Onto::Row(row) => _mm512_maskz_loadu_ps(there, row.as_ptr().add(j)),
+                    };
+                    _mm512_mask_storeu_ps(c, there, _mm512_fmadd_ps(alpha, sum, old));
+                }
+            }
+        }
+    }
+}
+
 type Tile = unsafe fn(usize, f32, *const f32, *const f32, Onto<f32>, *mut f32, isize, usize);
 
 /// [`tile`] by rows - 1 and vectors - 1.
@@ -347,6 +421,8 @@ mod tests {
         }
         for (m, k, n) in [
             (1, 1, 1),
+            (2, 515, 70),
+            (4, 30, 33),
             (5, 7, 9),
             (6, 256, 64),
             (7, 257, 65),

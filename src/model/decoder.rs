@@ -29,6 +29,9 @@ pub struct Decoder<B: Backend> {
     pub layout: Layout,
     /// Its parameters, in layout order.
     pub params: Vec<B::Tensor>,
+    /// Keep only each block's input for backward, and run the block again when backward reaches it: a third more time, and of
+    /// the activations only N C numbers a block, for long contexts. The gradients are the same to the bit.
+    pub recompute: bool,
 }
 
 /// What backward needs of one block's forward.
@@ -46,6 +49,12 @@ struct BlockCache<B: Backend> {
     a: Option<B::Tensor>,
 }
 
+/// What is kept of a block until backward reaches it.
+enum Kept<B: Backend> {
+    All(Box<BlockCache<B>>),
+    Input(B::Tensor),
+}
+
 impl<B: Backend> Decoder<B> {
     /// Move `weights` into the memory of `backend`.
     pub fn new(backend: B, weights: Weights) -> Result<Self> {
@@ -59,7 +68,7 @@ impl<B: Backend> Decoder<B> {
                 backend.upload(rows, cols, data)
             })
             .collect::<Result<_>>()?;
-        Ok(Self { backend, config, layout, params })
+        Ok(Self { backend, config, layout, params, recompute: false })
     }
 
     /// The parameters back in host memory.
@@ -154,8 +163,12 @@ impl<B: Backend> Decoder<B> {
         self.norm_backward(dh, &x, &stats_f, layout.norm_f, &wants, &mut dx, sink, &all);
         drop(x);
         for (l, cache) in caches.into_iter().enumerate().rev() {
-            let below = lowest < Some(Place::Block(first_block + l));
-            self.block_backward(first_block + l, cache, &mut dx, below, &wants, sink, batch);
+            let l = first_block + l;
+            let cache = match cache {
+                Kept::All(cache) => *cache,
+                Kept::Input(x) => self.block(l, x, batch, &wants).1,
+            };
+            self.block_backward(l, cache, &mut dx, lowest < Some(Place::Block(l)), &wants, sink, batch);
         }
         if wants(layout.positions) {
             sink.rows(b, layout.positions, &batch.positions, Slot::Lent(&dx), all_rows(batch));
@@ -166,39 +179,52 @@ impl<B: Backend> Decoder<B> {
         losses
     }
 
-    /// Embedding and blocks: the normalised output, the final norm's input and statistics, and the caches of the blocks from
-    /// `keep_from` on.
+    /// Embedding and blocks: the normalised output, the final norm's input and statistics, and what backward needs of the blocks
+    /// from `keep_from` on.
     fn trunk(
         &self,
         batch: &Batch,
         keep_from: usize,
         wants: impl Fn(ParamId) -> bool,
-    ) -> (B::Tensor, B::Tensor, B::Tensor, Vec<BlockCache<B>>) {
+    ) -> (B::Tensor, B::Tensor, B::Tensor, Vec<Kept<B>>) {
         let (b, layout) = (&self.backend, &self.layout);
         let mut x = b.embed(&batch.ids, &batch.positions, self.param(layout.tokens), self.param(layout.positions));
         let mut caches = Vec::with_capacity(self.config.layers - keep_from);
-        for (l, ids) in layout.blocks.iter().enumerate() {
-            let keep = l >= keep_from;
-            let (n1, stats_1) = self.norm(&x, ids.norm_1);
-            let qkv = self.linear(&n1, ids.qkv);
-            let n1 = (keep && wants(ids.qkv.0)).then_some(n1);
-            let (att, lse) = b.attention(&qkv, &batch.segments, self.config.heads, self.config.attention_scale(l));
-            let mut mid = self.linear(&att, ids.attn_out);
-            b.add(&mut mid, &x);
-            let (n2, stats_2) = self.norm(&mid, ids.norm_2);
-            let h = self.linear(&n2, ids.mlp_in);
-            let n2 = (keep && wants(ids.mlp_in.0)).then_some(n2);
-            let a = b.activation(self.config.activation, &h);
-            let mut y = self.linear(&a, ids.mlp_out);
-            b.add(&mut y, &mid);
-            let a = (keep && wants(ids.mlp_out.0)).then_some(a);
-            let x = std::mem::replace(&mut x, y);
-            if keep {
-                caches.push(BlockCache { x, stats_1, n1, qkv, att, lse, mid, stats_2, n2, h, a });
+        for l in 0..self.config.layers {
+            let keep = l >= keep_from && !self.recompute;
+            let (y, cache) = self.block(l, x, batch, |p| keep && wants(p));
+            x = y;
+            if l >= keep_from {
+                caches.push(if keep { Kept::All(Box::new(cache)) } else { Kept::Input(cache.x) });
             }
         }
         let (h, stats_f) = self.norm(&x, layout.norm_f);
         (h, x, stats_f, caches)
+    }
+
+    /// One block: its output, and what backward needs of it for the parameters that are wanted.
+    fn block(
+        &self,
+        l: usize,
+        x: B::Tensor,
+        batch: &Batch,
+        wants: impl Fn(ParamId) -> bool,
+    ) -> (B::Tensor, BlockCache<B>) {
+        let (b, ids) = (&self.backend, &self.layout.blocks[l]);
+        let (n1, stats_1) = self.norm(&x, ids.norm_1);
+        let qkv = self.linear(&n1, ids.qkv);
+        let n1 = wants(ids.qkv.0).then_some(n1);
+        let (att, lse) = b.attention(&qkv, &batch.segments, self.config.heads, self.config.attention_scale(l));
+        let mut mid = self.linear(&att, ids.attn_out);
+        b.add(&mut mid, &x);
+        let (n2, stats_2) = self.norm(&mid, ids.norm_2);
+        let h = self.linear(&n2, ids.mlp_in);
+        let n2 = wants(ids.mlp_in.0).then_some(n2);
+        let a = b.activation(self.config.activation, &h);
+        let mut y = self.linear(&a, ids.mlp_out);
+        b.add(&mut y, &mid);
+        let a = wants(ids.mlp_out.0).then_some(a);
+        (y, BlockCache { x, stats_1, n1, qkv, att, lse, mid, stats_2, n2, h, a })
     }
 
     /// Backward through one block; `dx` goes from the gradient of its output to that of its input. What only parameters further

@@ -1,0 +1,79 @@
+//! After the first step a training step asks the allocator for no buffer: tensors come back out of the backend's pool.
+
+use ferret::backend::Cpu;
+use ferret::grad::Sum;
+use ferret::model::{Activation, Batch, Config, Decoder, Reduction, Weights};
+use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Allocations of at least this many bytes count: smaller ones are lists of tasks and views.
+const LARGE: usize = 16 << 10;
+
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: everything is handed on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= LARGE {
+            BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_step_allocates_nothing_after_the_first() {
+    let config = Config {
+        vocab: 400,
+        positions: 64,
+        width: 64,
+        layers: 3,
+        heads: 4,
+        inner: 256,
+        norm_epsilon: 1e-5,
+        activation: Activation::GeluTanh,
+        tied: true,
+        scale_by_width: true,
+        scale_by_layer: false,
+        init_std: 0.02,
+        eos: None,
+    };
+    let mut weights = Weights::zeros(config);
+    for (i, tensor) in weights.tensors.iter_mut().enumerate() {
+        tensor.iter_mut().enumerate().for_each(|(j, w)| *w = ((i * 31 + j * 17) % 101) as f32 / 1000.0);
+    }
+    let rows: Vec<Vec<u32>> = (0..4).map(|i| (0..64).map(|j| (i * 77 + j * 13) % 400).collect()).collect();
+    let batch = Batch::new((0..4).map(|i| (rows[i].as_slice(), rows[(i + 1) % 4].as_slice())));
+    let row_weights = batch.weights(Reduction::SampleMean);
+    // One thread: with more, which of them warms its packing buffers in the first step is chance.
+    rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(|| {
+        let mut decoder = Decoder::new(Cpu::<f32>::new(), weights).unwrap();
+        let layout = decoder.layout.clone();
+        let mut adamw = AdamW::new(layout.len(), 8, Hyper::new(1e-3, 0.0), Schedule::Constant, Silent::Zero);
+        let mut taken = Vec::new();
+        for step in 0..4 {
+            let before = BYTES.load(Ordering::Relaxed);
+            let mut sum = Sum::new(&decoder.backend, &layout, |_| true);
+            drop(decoder.backward(&batch, &row_weights, &mut sum));
+            for p in layout.ids() {
+                let gradient = Gradient::Dense(sum.get(p).unwrap().as_slice());
+                adamw.step(step, p, decoder.params[p.0].as_slice_mut(), gradient);
+            }
+            taken.push(BYTES.load(Ordering::Relaxed) - before);
+        }
+        assert!(taken[0] > 1 << 20, "the first step fills the pool: {taken:?}");
+        assert_eq!(taken[1..], [0, 0, 0], "bytes in large allocations, step by step: {taken:?}");
+    });
+}
