@@ -47,7 +47,7 @@ impl Default for Options {
 /// The paper's batch size.
 const BATCH: u64 = 50;
 
-/// Members that the last arm learns by heart, and its passes over them.
+/// Members that the last arm learns by heart, and its passes over them (at most eight for each of the others').
 const FEW: (usize, u32) = (200, 24);
 
 /// The arms, in the order in which they are run and shown. Learning rates, and for the small batch the reading, were chosen by trials on
@@ -89,7 +89,7 @@ pub fn arms(world: &World, o: &Options) -> Result<Vec<Arm>> {
 
 /// What a leak looks like: non-private training that learns a few of the members by heart. The world holds those few alone.
 pub fn by_heart(world: &World, o: &Options) -> Result<(World, Arm)> {
-    let (few, epochs) = (FEW.0.min(world.members.len()), FEW.1);
+    let (few, epochs) = (FEW.0.min(world.members.len()), FEW.1.min(8 * o.epochs));
     let small = World { members: world.members[..few].to_vec(), ..world.clone() };
     let common = Common {
         records: few as u64,
