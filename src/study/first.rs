@@ -48,7 +48,7 @@ impl Default for Options {
 const BATCH: u64 = 50;
 
 /// Members that the last arm learns by heart, and its passes over them (at most eight for each of the others').
-const FEW: (usize, u32) = (200, 24);
+const FEW: (usize, u32) = (150, 24);
 
 /// The arms, in the order in which they are run and shown. Learning rates, and for the small batch the reading, were chosen by trials on
 /// the tuning split, which no result is taken from.
