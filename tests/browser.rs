@@ -117,7 +117,7 @@ fn page() -> &'static str {
             ..first::Options::default()
         };
         let world = World::embedded(options.seed, options.candidates, 0).unwrap();
-        let outcomes = first::run(&world, &options, |_, _| (), |_| ()).unwrap();
+        let outcomes = first::run(&world, &options, |_, _| Ok(()), |_| ()).unwrap();
         let rows = outcomes.iter().map(|o| table::cells(o).into_iter().map(Cell::from).collect()).collect();
         let titles = table::TITLES.iter().map(|t| (*t).to_owned()).collect();
         let methods = Table { caption: "Methods".into(), titles, rows };

@@ -1,8 +1,10 @@
 //! `ferret` without a verb: the embedded world, every method, one table and one page.
 
 use super::common::progress;
+use super::interrupt;
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::study::arm::Outcome;
 use crate::study::html::{self, Cell, Page, Part, Section, Table};
 use crate::study::{figures, first, table, world::World};
 use std::path::Path;
@@ -19,14 +21,25 @@ fn cell(text: String) -> Cell {
     Cell { alarm, ..text.into() }
 }
 
+/// Every run's privacy statement.
+fn statements(outcomes: &[Outcome]) -> Vec<Part> {
+    let part = |o: &Outcome| {
+        let text = o.statement.as_ref()?.to_markdown();
+        let promised: Vec<String> = o.guarantees.iter().map(ToString::to_string).collect();
+        Some(Part::Statement { summary: format!("{}: {}", o.name, promised.join("; ")), text })
+    };
+    outcomes.iter().filter_map(part).collect()
+}
+
 /// Run the job.
 pub fn run() -> Result<()> {
     let begun = Instant::now();
+    interrupt::listen();
     let options = first::Options::default();
     let world = World::embedded(options.seed, options.candidates, 0)?;
     let (members, nonmembers) = (world.members.len(), world.nonmembers.len());
     eprintln!(
-        "Fine-tuning the embedded model ({} parameters) on {members} invented records, by seven ways; then asking each result which \
+        "Fine-tuning the embedded model ({} parameters) on {members} invented records, by every method; then asking each result which \
          of {} records it has seen.",
         world.base.weights.layout.scalars(),
         2 * options.audited.min(members).min(nonmembers)
@@ -38,6 +51,7 @@ pub fn run() -> Result<()> {
         |name, share| {
             bar.set_prefix(name.to_owned());
             bar.set_position((share * 1000.0) as u64);
+            if interrupt::asked() { Err(Error::Interrupted("stopped; nothing was written".into())) } else { Ok(()) }
         },
         |o| {
             bar.suspend(|| {
@@ -60,6 +74,10 @@ pub fn run() -> Result<()> {
                  differences between runs of the same arm are not shown here.",
                 options.nats, options.eps, options.delta, options.epochs
             ),
+            "The arm with the small batch flips its bits so that it has DPSGD's (eps, delta) as well. The last arm shows what a leak looks \
+             like: it learns a few of the members by heart, without any privacy. Learning rates were chosen on records that nothing here is \
+             measured on."
+                .into(),
         ],
         sections: vec![
             Section {
@@ -79,10 +97,17 @@ pub fn run() -> Result<()> {
                 title: "Pictures".into(),
                 parts: vec![Part::Plots(figures::all(&outcomes))],
             },
+            Section { id: "privacy".into(), title: "What each run promises".into(), parts: statements(&outcomes) },
             Section {
                 id: "repeat".into(),
                 title: "How to repeat it".into(),
-                parts: vec![Part::Code("cargo run --release".into())],
+                parts: vec![
+                    Part::Code("cargo run --release".into()),
+                    Part::Prose(
+                        "Several seeds, all budgets, tables beside the paper's and verdicts: `ferret study --grid paper`. Other readings of the algorithm: `--grid readings`. The comparison at equal (eps, delta): `--grid true-dp`."
+                            .into(),
+                    ),
+                ],
             },
         ],
     };
@@ -90,8 +115,8 @@ pub fn run() -> Result<()> {
     let path = Path::new(REPORT).join("index.html");
     fsio::write(&path, html::render(&page).as_bytes())?;
     fsio::print(&format!(
-        "\nThe page with pictures: {}  ({:.0} s in all)\nNext: ferret train --help for your own model and records, ferret plan for \
-         what a budget buys.\n",
+        "\nThe page with pictures: {}  ({:.0} s in all)\nNext: ferret study --grid paper for seeds, budgets and verdicts, ferret train \
+         --help for your own model and records, ferret plan for what a budget buys.\n",
         path.display(),
         begun.elapsed().as_secs_f64()
     ))

@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod interrupt;
 pub mod plan;
 pub mod replay;
+pub mod study;
 pub mod train;
 pub mod verify;
 pub mod world;
@@ -44,6 +45,7 @@ enum Command {
     Verify(verify::Args),
     Plan(plan::Args),
     Account(account::Args),
+    Study(study::Args),
     World(world::Args),
     Audit(Box<audit::Args>),
 }
@@ -88,6 +90,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Verify(args) => verify::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Account(args) => account::run(args),
+            Command::Study(args) => study::run(args),
             Command::World(args) => world::run(args),
             Command::Audit(args) => audit::run(*args),
         },

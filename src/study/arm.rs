@@ -1,20 +1,23 @@
 //! One arm of a comparison: a method with its settings, trained, measured and attacked.
 
+pub use super::outcome::{Outcome, Raster};
+
+use super::outcome::Stored;
 use super::world::World;
-use crate::audit::bound::{Bound, Charge, Design, Neighbours, judge};
-use crate::audit::roc::{Roc, Summary};
+use crate::audit::bound::{Charge, Neighbours};
 use crate::backend::{Backend, Cpu};
 use crate::data::Example;
 use crate::error::Result;
 use crate::eval;
-use crate::method::ferret::{self, Releases};
+use crate::method::ferret::{self, Payload, Release, Releases};
 use crate::method::{Sensitive, dense};
 use crate::model::{Decoder, Weights};
 use crate::privacy::Accountant;
 use crate::privacy::event::{Event, Fires};
 use crate::privacy::guarantee::Guarantee;
-use crate::privacy::mi;
 use crate::privacy::pld::Pld;
+use crate::privacy::rdp::Rdp;
+use crate::privacy::statement::{Released, Statement};
 use crate::rng::Secret;
 use std::time::Instant;
 
@@ -38,48 +41,11 @@ pub struct Arm {
     pub delta: f64,
 }
 
-/// What an arm gave.
-pub struct Outcome {
-    /// How tables call it.
-    pub name: String,
-    /// What is promised about a record, in its own unit.
-    pub guarantees: Vec<Guarantee>,
-    /// Bits released; none for methods that release more than bits.
-    pub bits: Option<u64>,
-    /// Records whose gradient was computed, over the whole run.
-    pub sample_gradients: u64,
-    /// Steps in which anything was computed, and all steps.
-    pub steps: (u64, u64),
-    /// Seconds of training.
-    pub seconds: f64,
-    /// Mean loss of a token on members and on non-members.
-    pub train_loss: f64,
-    /// See `train_loss`.
-    pub test_loss: f64,
-    /// The attack by loss relative to the base model's.
-    pub roc: Roc,
-    /// Its figures.
-    pub attack: Summary,
-    /// What the charge permits.
-    pub bound: Bound,
-    /// Whether the attack exceeds it.
-    pub alarm: bool,
-    /// (share of the run, mean token loss on held-out records).
-    pub curve: Vec<(f64, f64)>,
-    /// FERRET's releases.
-    pub fired: Option<Raster>,
-}
-
-/// Which group fired when.
-pub struct Raster {
-    /// Step, group, and whether the released sign is plus.
-    pub fired: Vec<(u32, u32, bool)>,
-    /// Number of groups.
-    pub groups: u64,
-}
-
 /// How many points a loss curve has.
 const CURVE: u64 = 8;
+
+/// Records computed on at once.
+pub(super) const MICRO_BATCH: u32 = 16;
 
 /// Losses of the base model on the audited records, to calibrate by.
 pub struct Reference {
@@ -128,7 +94,7 @@ struct Trained {
     weights: Weights,
     seconds: f64,
     curve: Vec<(f64, f64)>,
-    guarantees: Vec<Guarantee>,
+    statement: Option<Statement>,
     charge: Charge,
     bits: Option<u64>,
     sample_gradients: u64,
@@ -137,20 +103,20 @@ struct Trained {
 }
 
 impl Arm {
-    /// Train, measure, attack. `tell` hears the share of the training done.
+    /// Train, measure, attack. `tell` hears the share of the training done; an error from it ends the run.
     pub fn run(
         &self,
         measure: &Measure,
         reference: &Reference,
         secret: &Secret,
-        tell: impl FnMut(f64),
+        tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<Outcome> {
         let trained = match &self.plan {
             Plan::Base => Trained {
                 weights: measure.world.base.weights.clone(),
                 seconds: 0.0,
                 curve: Vec::new(),
-                guarantees: Vec::new(),
+                statement: None,
                 charge: Charge::Bits(0),
                 bits: Some(0),
                 sample_gradients: 0,
@@ -165,30 +131,61 @@ impl Arm {
         let (on_members, on_nonmembers) =
             (eval::losses(&decoder, members, |_| ())?, eval::losses(&decoder, nonmembers, |_| ())?);
         // A member's loss fell further below the base model's than a non-member's: larger means member.
-        let score = |losses: &[eval::RecordLoss], base: &[f64]| -> Vec<f64> {
-            losses.iter().zip(base).map(|(l, b)| b - l.mean().unwrap_or(0.0)).collect()
+        let score = |losses: &[eval::RecordLoss], base: &[f64]| -> Vec<f32> {
+            losses.iter().zip(base).map(|(l, b)| (b - l.mean().unwrap_or(0.0)) as f32).collect()
         };
-        let roc = Roc::new(&score(&on_members, &reference.members), &score(&on_nonmembers, &reference.nonmembers))?;
+        let scores = (score(&on_members, &reference.members), score(&on_nonmembers, &reference.nonmembers));
         let world = measure.world;
-        let bound =
-            Bound::new(&trained.charge, Design::CoinFlip, world.members.len() as u64, world.nonmembers.len() as u64);
-        let alarm = judge(&[&roc], &bound, 0.05).iter().flatten().any(|v| v.alarm);
-        Ok(Outcome {
-            name: self.name.clone(),
-            guarantees: trained.guarantees,
+        let guarantees = trained.statement.iter().flat_map(|s| &s.claims).map(|c| c.guarantee);
+        // One accountant's figure is enough for a table: the first of each unit, which is the tightest.
+        let mut unit = Vec::new();
+        let guarantees = guarantees.filter(|g| {
+            let kind = (std::mem::discriminant(g), matches!(g, Guarantee::EpsDelta { eps: 0.0, .. }));
+            let new = !unit.contains(&kind) && !kind.1;
+            unit.push(kind);
+            new
+        });
+        let stored = Stored {
+            guarantees: guarantees.collect(),
             bits: trained.bits,
             sample_gradients: trained.sample_gradients,
             steps: trained.steps,
             seconds: trained.seconds,
             train_loss: eval::token_mean(&on_members).0,
             test_loss: eval::token_mean(&on_nonmembers).0,
-            attack: roc.summary(),
-            roc,
-            bound,
-            alarm,
             curve: trained.curve,
             fired: trained.fired,
-        })
+            statement: trained.statement,
+            charge: trained.charge,
+            candidates: (world.members.len() as u64, world.nonmembers.len() as u64),
+            members: scores.0,
+            nonmembers: scores.1,
+        };
+        stored.restore(&self.name)
+    }
+
+    /// Steps that the run computes.
+    pub fn computed_steps(&self) -> u64 {
+        match &self.plan {
+            Plan::Base => 0,
+            Plan::Ferret(s) => s.fires(s.steps).chunk_by(|a, b| a.0 == b.0).count() as u64,
+            Plan::Dense(s) => s.steps.into(),
+        }
+    }
+
+    /// Seconds of training a computed step takes here, measured over `seconds` or so, and at least one step after the first.
+    pub fn pace(&self, world: &World, secret: &Secret, seconds: f64) -> Result<f64> {
+        match &self.plan {
+            Plan::Base => Ok(0.0),
+            Plan::Ferret(settings) => {
+                let mut trainer = ferret_trainer(settings, world, secret)?;
+                paced(seconds, || Ok(trainer.step()?.is_some()))
+            }
+            Plan::Dense(settings) => {
+                let mut trainer = dense_trainer(settings, world, secret)?;
+                paced(seconds, || Ok(trainer.step()?.is_some()))
+            }
+        }
     }
 
     fn ferret(
@@ -196,19 +193,9 @@ impl Arm {
         settings: &ferret::Settings,
         measure: &Measure,
         secret: &Secret,
-        mut tell: impl FnMut(f64),
+        mut tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<Trained> {
-        let world = measure.world;
-        let run = ferret::Run {
-            base: world.base.weights.clone(),
-            base_sha256: world.base_sha256.clone(),
-            settings: settings.clone(),
-            releases: None,
-            secret,
-            records: Sensitive::new(&world.members),
-            micro_batch: 16,
-        };
-        let mut trainer = ferret::Trainer::new(Cpu::<f32>::new(), run)?;
+        let mut trainer = ferret_trainer(settings, measure.world, secret)?;
         let mut curve = vec![(0.0, measure.held_out(trainer.decoder())?)];
         let mut seconds = 0.0;
         loop {
@@ -218,7 +205,7 @@ impl Arm {
             }
             seconds += clock.elapsed().as_secs_f64();
             let (done, all) = trainer.progress();
-            tell(done as f64 / all as f64);
+            tell(done as f64 / all as f64)?;
             if done as u64 * CURVE >= curve.len() as u64 * all as u64 {
                 let at = f64::from(trainer.so_far().steps_run) / f64::from(settings.steps);
                 curve.push((at, measure.held_out(trainer.decoder())?));
@@ -230,31 +217,68 @@ impl Arm {
         let fires = transcript.fires();
         let computed = fires.chunk_by(|a, b| a.0 == b.0).count() as u64;
         let bits = fires.len() as u64;
-        let nats = mi::charge(settings.sampling_rate, bits);
-        let mut guarantees = vec![Guarantee::MutualInformation { nats }];
-        let batches = if settings.batch_per == ferret::BatchPer::Bit { bits } else { computed };
-        if let ferret::Release::Rr { flip, .. } = settings.release {
-            let fires = vec![Fires { steps: bits, bits: 1 }];
-            let event = Event::SubsampledRandomisedResponse { flip, sampling_rate: settings.sampling_rate, fires };
-            let eps = Pld::default().epsilon(&event, self.delta)?.upper;
-            guarantees.push(Guarantee::eps_delta(eps, self.delta));
-        }
         let signs: Vec<bool> = match &transcript.releases {
             Releases::Bits(bits) => bits.iter().map(|&b| b == 1).collect(),
             Releases::Scalars(scalars) => scalars.iter().map(|&x| x > 0.0).collect(),
         };
         let fired = fires.iter().zip(signs).map(|(&(step, group), plus)| (step, group, plus)).collect();
+        let statement = self.ferret_statement(settings, &fires, secret.is_insecure())?;
+        let sends_bits = settings.payload == Payload::Sign && !matches!(settings.release, Release::Gaussian { .. });
+        let charge = match (settings.payload, settings.release) {
+            (Payload::TrueGradient, _) => Charge::NonPrivate,
+            (_, Release::Gaussian { .. }) => eps_charge(&statement),
+            _ => Charge::Bits(bits),
+        };
+        let batches = if settings.batch_per == ferret::BatchPer::Bit { bits } else { computed };
         Ok(Trained {
             weights,
             seconds,
             curve,
-            guarantees,
-            charge: Charge::Bits(bits),
-            bits: Some(bits),
+            charge,
+            bits: sends_bits.then_some(bits),
             sample_gradients: batches * settings.batch,
             steps: (computed, settings.steps.into()),
-            fired: Some(Raster { fired, groups: settings.groups.len() as u64 }),
+            fired: (settings.payload == Payload::Sign).then(|| Raster { fired, groups: settings.groups.len() as u64 }),
+            statement: Some(statement),
         })
+    }
+
+    fn ferret_statement(&self, s: &ferret::Settings, fires: &[(u32, u32)], insecure: bool) -> Result<Statement> {
+        let (count, fired_steps) = (fires.len() as u64, fires.chunk_by(|a, b| a.0 == b.0).count() as u64);
+        let released = match (s.payload, s.release) {
+            (Payload::TrueGradient, _) => Released::Gradients { count, bits_per_update: None },
+            (_, Release::Bit) => Released::Bits { count, fired_steps },
+            (_, Release::Rr { flip, .. }) => Released::FlippedBits { count, fired_steps, flip },
+            (_, Release::Gaussian { dither }) => Released::DitheredScalars { count, fired_steps, dither },
+        };
+        let steps = s.steps.into();
+        let mut statement = Statement::new(&*s.method, released, s.sampler, s.records, s.sampling_rate, steps);
+        statement.insecure_seed = insecure;
+        statement.nats_planned = Some(s.epsilon);
+        statement.charge_bits();
+        let shared = shared(fires, s.batch_per);
+        let event = match s.release {
+            _ if s.payload == Payload::TrueGradient || shared.is_empty() => None,
+            Release::Bit | Release::Rr { flip: 0.0, .. } => None,
+            Release::Rr { flip, .. } => {
+                Some(Event::SubsampledRandomisedResponse { flip, sampling_rate: s.sampling_rate, fires: shared })
+            }
+            Release::Gaussian { dither } => Some(Event::dithered(dither, s.sampling_rate, &shared)),
+        };
+        self.claims(&mut statement, event)?;
+        Ok(statement.finish())
+    }
+
+    /// What the accountants say of `event`, the tightest first.
+    fn claims(&self, statement: &mut Statement, event: Option<Event>) -> Result<()> {
+        let (pld, rdp) = (Pld::default(), Rdp::default());
+        if let Some(event) = event {
+            for accountant in [&pld as &dyn Accountant, &rdp] {
+                let eps = accountant.epsilon(&event, self.delta)?.upper;
+                statement.claim(Guarantee::eps_delta(eps, self.delta), accountant.name(), "spent");
+            }
+        }
+        Ok(())
     }
 
     fn dense(
@@ -262,17 +286,9 @@ impl Arm {
         settings: &dense::Settings,
         measure: &Measure,
         secret: &Secret,
-        mut tell: impl FnMut(f64),
+        mut tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<Trained> {
-        let world = measure.world;
-        let run = dense::Run {
-            weights: world.base.weights.clone(),
-            settings: settings.clone(),
-            state: None,
-            secret,
-            records: Sensitive::new(&world.members),
-        };
-        let mut trainer = dense::Trainer::new(Cpu::<f32>::new(), run)?;
+        let mut trainer = dense_trainer(settings, measure.world, secret)?;
         let mut curve = vec![(0.0, measure.held_out(trainer.decoder())?)];
         let mut seconds = 0.0;
         loop {
@@ -282,30 +298,115 @@ impl Arm {
             }
             seconds += clock.elapsed().as_secs_f64();
             let done = f64::from(trainer.next_step()) / f64::from(settings.steps);
-            tell(done);
+            tell(done)?;
             if done * CURVE as f64 >= curve.len() as f64 {
                 curve.push((done, measure.held_out(trainer.decoder())?));
             }
         }
         let steps = u64::from(settings.steps);
-        let (guarantees, charge) = match settings.event(settings.steps) {
-            Some(event) => {
-                let eps = Pld::default().epsilon(&event, self.delta)?.upper;
-                let charge = Charge::EpsDelta { eps, delta: self.delta, neighbours: Neighbours::AddRemove };
-                (vec![Guarantee::eps_delta(eps, self.delta)], charge)
+        let released = match settings.method.privacy() {
+            Some(&dense::Privacy { noise_multiplier, clip, .. }) => {
+                Released::NoisedSums { count: steps, noise_multiplier, clip, bits_per_update: None }
             }
-            None => (vec![Guarantee::NonPrivate], Charge::NonPrivate),
+            None => Released::Gradients { count: steps, bits_per_update: None },
         };
+        let s = settings;
+        let mut statement = Statement::new(s.method.name(), released, s.sampler, s.records, s.sampling_rate, steps);
+        statement.insecure_seed = secret.is_insecure();
+        self.claims(&mut statement, s.event(s.steps))?;
+        if s.method.privacy().is_none() {
+            statement.not_met.push("not private: gradients were released without clipping or noise".into());
+        }
+        let statement = statement.finish();
         Ok(Trained {
             weights: trainer.finish()?,
             seconds,
             curve,
-            guarantees,
-            charge,
+            charge: eps_charge(&statement),
             bits: None,
             sample_gradients: steps * settings.batch,
             steps: (steps, steps),
             fired: None,
+            statement: Some(statement),
         })
     }
+}
+
+fn ferret_trainer<'a>(
+    settings: &ferret::Settings,
+    world: &'a World,
+    secret: &'a Secret,
+) -> Result<ferret::Trainer<'a, Cpu<f32>>> {
+    let run = ferret::Run {
+        base: world.base.weights.clone(),
+        base_sha256: world.base_sha256.clone(),
+        settings: settings.clone(),
+        releases: None,
+        secret,
+        records: Sensitive::new(&world.members),
+        micro_batch: MICRO_BATCH as usize,
+    };
+    ferret::Trainer::new(Cpu::<f32>::new(), run)
+}
+
+fn dense_trainer<'a>(
+    settings: &dense::Settings,
+    world: &'a World,
+    secret: &'a Secret,
+) -> Result<dense::Trainer<'a, Cpu<f32>>> {
+    let run = dense::Run {
+        weights: world.base.weights.clone(),
+        settings: settings.clone(),
+        state: None,
+        secret,
+        records: Sensitive::new(&world.members),
+    };
+    dense::Trainer::new(Cpu::<f32>::new(), run)
+}
+
+/// Seconds a call of `step` takes, the first left out (it allocates), over `seconds` or until it says false.
+fn paced(seconds: f64, mut step: impl FnMut() -> Result<bool>) -> Result<f64> {
+    let first = Instant::now();
+    step()?;
+    let (mut clock, mut calls) = (Instant::now(), 0u32);
+    let mut only = (clock - first).as_secs_f64();
+    while calls == 0 || clock.elapsed().as_secs_f64() < seconds {
+        let begun = Instant::now();
+        if !step()? {
+            break;
+        }
+        if calls == 0 {
+            clock = begun;
+        }
+        calls += 1;
+        only = clock.elapsed().as_secs_f64() / f64::from(calls);
+    }
+    Ok(only)
+}
+
+/// The (eps, delta) that a statement claims as a charge; no charge where it claims none.
+fn eps_charge(statement: &Statement) -> Charge {
+    let found = statement.claims.iter().find_map(|c| match c.guarantee {
+        Guarantee::EpsDelta { eps, delta, .. } => {
+            Some(Charge::EpsDelta { eps, delta, neighbours: Neighbours::AddRemove })
+        }
+        _ => None,
+    });
+    found.unwrap_or(Charge::NonPrivate)
+}
+
+/// How many bits shared how many batches.
+pub fn shared(fires: &[(u32, u32)], batch_per: ferret::BatchPer) -> Vec<Fires> {
+    let mut shared: Vec<Fires> = Vec::new();
+    for step in fires.chunk_by(|a, b| a.0 == b.0) {
+        let (steps, bits) = match batch_per {
+            ferret::BatchPer::Step => (1, step.len() as u32),
+            ferret::BatchPer::Bit => (step.len() as u64, 1),
+        };
+        match shared.iter_mut().find(|f| f.bits == bits) {
+            Some(f) => f.steps += steps,
+            None => shared.push(Fires { steps, bits }),
+        }
+    }
+    shared
 }

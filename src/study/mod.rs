@@ -3,8 +3,14 @@
 pub mod arm;
 pub mod figures;
 pub mod first;
+pub mod grid;
 pub mod html;
+pub mod outcome;
+pub mod paper;
 pub mod plot;
+pub mod settings;
+pub mod spec;
 pub mod table;
 pub mod toy;
+pub mod verdict;
 pub mod world;

@@ -1,0 +1,278 @@
+//! `ferret study`: a grid of runs, tables beside the paper's, verdicts.
+
+use super::common::progress;
+use super::interrupt;
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::model::{checkpoint, memory};
+use crate::study::grid::report::{Report, chosen, report};
+use crate::study::grid::{Finished, Grid, Kind, Progress, Runner, Store, Tuned};
+use crate::study::spec::{Method, Part, Spec};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Run a grid of methods, budgets, lengths and seeds, and write tables, verdicts and a page.
+///
+/// Every run is one file, written whole: a study that is killed loses at most the runs in flight, and the same command goes on
+/// where it stopped, with nothing run twice. Each row first tries the same number of learning rates on records that no result is
+/// taken from.
+///
+/// FERRET's budgets are nats of mutual information, DPSGD's the eps of (eps, delta): different units.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  ferret study --grid paper --dry-run
+  ferret study --grid paper --seeds 5 --out my-study
+  ferret study --grid readings
+  ferret study --grid true-dp
+  ferret study --grid mine.toml --model my-model --data records.jsonl
+
+A grid's file says which of the grids it is, and what is different (all else is as in that grid):
+  kind = \"paper\"                       # or readings, true-dp
+  methods = [\"ferret-max\", \"dpsgd\", \"nonprivate\"]
+  budgets = [0.5, 2.0, inf]            # inf: non-private training
+  epochs = [3]
+  batches = [50]
+  seeds = 5
+  candidates = 3000                    # about half become members
+  audited = 1000                       # records a side that are attacked
+  delta = 1e-5
+  nats = 1.0                           # true-dp: how many bits FERRET releases
+  learning_rates = 3                   # that each row tries; 1: none are tried
+  tune_cells = false                   # true: each budget and length chooses its own
+  matched = true                       # paper: also with as many steps as FERRET computes")]
+pub struct Args {
+    /// paper (methods, budgets, lengths), readings (of Algorithm 1), true-dp (FERRET and DPSGD at the same (eps, delta)), or a TOML file
+    #[arg(long, value_name = "NAME|FILE.toml")]
+    grid: String,
+    /// The study's folder [default: ferret-study-KIND]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Only list the runs and estimate their time, by timing a few steps of each kind
+    #[arg(long)]
+    dry_run: bool,
+    /// Seeds, instead of the grid's
+    #[arg(long, value_name = "N")]
+    seeds: Option<u64>,
+    /// Runs at a time [default: a core each, as far as memory allows]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// `embedded`, a folder in the Hugging Face layout, or a hub name
+    #[arg(long, value_name = "FOLDER|NAME", default_value = "embedded")]
+    model: String,
+    /// Records to study on, a third of them kept for tuning [default: the embedded ones]
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Fix sampling and noise, to repeat a study to the bit; its runs are then not private
+    #[arg(long, value_name = "SEED")]
+    insecure_seed: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    /// No progress bar and no notes
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Seconds of timing for each kind of run.
+const CALIBRATION: f64 = 0.25;
+
+/// Run the verb.
+pub fn run(args: Args) -> Result<()> {
+    interrupt::listen();
+    let mut grid = Grid::open(&args.grid)?;
+    if let Some(seeds) = args.seeds {
+        grid.seeds = seeds;
+    }
+    grid.check().map_err(Error::usage)?;
+    let data = match &args.data {
+        None => "embedded".to_owned(),
+        Some(path) => Sha256::digest(fsio::read_bytes(path)?).iter().map(|b| format!("{b:02x}")).collect(),
+    };
+    let cores = rayon::current_num_threads();
+    let jobs = jobs(&args, cores)?;
+    let runner = Runner::new(&args.model, args.data.as_deref(), grid.candidates, (jobs, cores), &interrupt::asked);
+    let mut fixed =
+        Tuned { base_sha256: runner.base_sha256()?, data, insecure_seed: args.insecure_seed, rates: HashMap::new() };
+    let out = args.out.clone().unwrap_or_else(|| format!("ferret-study-{}", name(grid.kind)).into());
+    if args.dry_run {
+        return dry_run(&args, &grid, &runner, &fixed, &out);
+    }
+    let store = Store::open(&out)?;
+    fsio::write(&out.join("grid.toml"), grid.to_toml().as_bytes())?;
+    let begun = Instant::now();
+    let tuning = stage(&args, &runner, &store, &grid.tuning(&fixed), "tuning")?;
+    let rates = chosen(&grid, &tuning);
+    fixed.rates = rates.iter().map(|(key, found)| (key.clone(), found.0)).collect();
+    let results = stage(&args, &runner, &store, &grid.results(&fixed), "runs")?;
+    let report: Report = report(&grid, &results, &rates);
+    report.write(&out, &grid, &results, &command(&args, &grid, &out))?;
+    if args.json {
+        let mut summary = report.json(&grid, &results);
+        summary["out"] = json!(out);
+        return fsio::print(&format!("{summary}\n"));
+    }
+    fsio::print(&report.text())?;
+    fsio::print(&format!(
+        "Written to {}: index.html, tables.txt, tables.csv, tables.tex, study.json  ({:.0} s)\n",
+        out.display(),
+        begun.elapsed().as_secs_f64()
+    ))
+}
+
+fn name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Paper => "paper",
+        Kind::Readings => "readings",
+        Kind::TrueDp => "true-dp",
+    }
+}
+
+/// The command that repeats the study.
+fn command(args: &Args, grid: &Grid, out: &Path) -> String {
+    let mut command = format!("ferret study --grid {} --seeds {} --out {}", args.grid, grid.seeds, out.display());
+    if args.model != "embedded" {
+        command += &format!(" --model {}", args.model);
+    }
+    if let Some(data) = &args.data {
+        command += &format!(" --data {}", data.display());
+    }
+    if let Some(seed) = args.insecure_seed {
+        command += &format!(" --insecure-seed {seed}");
+    }
+    command
+}
+
+/// Runs at a time: a core each, unless half of the free memory holds fewer.
+fn jobs(args: &Args, cores: usize) -> Result<usize> {
+    if let Some(jobs) = args.jobs {
+        if jobs == 0 || jobs > 256 {
+            return Err(Error::usage(format!("--jobs {jobs}: give a number from 1 to 256")));
+        }
+        return Ok(jobs);
+    }
+    let config = checkpoint::read_config(&args.model)?;
+    // A batch of 16 records of full length, by the hungriest method, and the base weights beside it.
+    let need = memory::estimate(&config, 16, config.positions).iter().map(memory::Need::total).max().unwrap_or(0);
+    let fits = free_memory().map_or(usize::MAX, |free| (free / 2 / need.max(1)) as usize);
+    Ok(cores.min(fits).max(1))
+}
+
+/// Bytes that can be had without pushing anything out; none where the system does not say.
+fn free_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|l| l.starts_with("MemAvailable:"))?;
+    let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Run what is missing of `specs` under one bar.
+fn stage(args: &Args, runner: &Runner, store: &Store, specs: &[Spec], what: &'static str) -> Result<Vec<Finished>> {
+    let missing: Vec<bool> = specs.iter().map(|s| !store.has(s)).collect();
+    let left = missing.iter().filter(|m| **m).count();
+    let mut costs = vec![0.0; specs.len()];
+    if left > 0 {
+        note(args, &format!("{what}: {left} of {} to do, {} at a time", specs.len(), runner.jobs));
+        let to_do: Vec<Spec> = specs.iter().zip(&missing).filter(|(_, m)| **m).map(|(s, _)| s.clone()).collect();
+        let mut estimates = runner.estimate(&to_do, CALIBRATION)?.into_iter();
+        for (cost, missing) in costs.iter_mut().zip(&missing) {
+            if *missing {
+                *cost = estimates.next().unwrap_or(1.0);
+            }
+        }
+        let wall = costs.iter().sum::<f64>() / runner.jobs as f64;
+        note(args, &format!("{what}: about {} by timing a few steps of each kind", duration(wall)));
+    }
+    let bar = progress((costs.iter().sum::<f64>() * 1000.0).ceil() as u64, what, args.quiet);
+    let style =
+        indicatif::ProgressStyle::with_template("{prefix} {wide_bar} {percent} % {msg}, {elapsed} gone, {eta} left");
+    bar.set_style(style.expect("a valid template"));
+    bar.set_message(format!("0/{left}"));
+    let done = std::sync::atomic::AtomicUsize::new(0);
+    let finished = runner.run(store, specs, &costs, &|progress| match progress {
+        Progress::Work(seconds) => bar.set_position((seconds * 1000.0) as u64),
+        Progress::Done(run) => {
+            let done = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+            bar.set_message(format!("{done}/{left}"));
+            let said = match &run.outcome {
+                Ok(o) => format!("test perplexity {:.2}, AUC {:.3}", o.test_loss.exp(), o.attack.auc),
+                Err(_) => "diverged".into(),
+            };
+            let s = &run.spec;
+            let of = match s.method {
+                Method::Base => String::new(),
+                _ => format!(", budget {}, {} epochs, rate {:.1e}", s.column(), s.epochs, s.learning_rate),
+            };
+            let line = format!("{done}/{left} {}{of}, seed {}: {said}", s.row, s.seed);
+            bar.suspend(|| note(args, &line));
+        }
+    });
+    bar.finish_and_clear();
+    finished
+}
+
+fn note(args: &Args, text: &str) {
+    if !args.quiet {
+        eprintln!("{text}");
+    }
+}
+
+/// The runs, and the time they would take.
+fn dry_run(args: &Args, grid: &Grid, runner: &Runner, fixed: &Tuned, out: &Path) -> Result<()> {
+    let mut specs = grid.tuning(fixed);
+    let tuning = specs.len();
+    specs.extend(grid.results(fixed));
+    note(args, "timing a few steps of each kind");
+    let costs = runner.estimate(&specs, CALIBRATION)?;
+    let total: f64 = costs.iter().sum();
+    let wall = total / runner.jobs as f64;
+    if args.json {
+        let run = |(s, cost): (&Spec, &f64)| {
+            let tuned = s.part == Part::Result && grid.learning_rates > 1;
+            json!({
+                "part": s.part, "row": s.row, "epochs": s.epochs, "batch": s.batch, "budget": s.column().to_string(),
+                "unit": s.budget().1, "seed": s.seed, "learning_rate": (!tuned).then_some(s.learning_rate), "seconds": cost,
+            })
+        };
+        let summary = json!({
+            "out": out, "runs": specs.iter().zip(&costs).map(run).collect::<Vec<_>>(), "tuning_runs": tuning,
+            "result_runs": specs.len() - tuning, "jobs": runner.jobs, "threads_a_job": runner.threads, "seconds": wall,
+        });
+        return fsio::print(&format!("{summary}\n"));
+    }
+    let mut table = vec![["part", "method", "budget", "epochs", "seed", "rate", "seconds"].map(String::from).to_vec()];
+    for (s, cost) in specs.iter().zip(&costs) {
+        let part = if s.part == Part::Tuning { "tuning" } else { "result" };
+        let rate = if s.part == Part::Result && grid.learning_rates > 1 {
+            "tuned".into()
+        } else {
+            format!("{:.2e}", s.learning_rate)
+        };
+        let (budget, unit) = s.budget();
+        let budget = if budget.is_finite() && budget > 0.0 { format!("{budget} {unit}") } else { unit.into() };
+        let cells =
+            [part.into(), s.row.clone(), budget, s.epochs.to_string(), s.seed.to_string(), rate, format!("{cost:.1}")];
+        table.push(cells.to_vec());
+    }
+    fsio::print(&crate::audit::report::align(&table))?;
+    fsio::print(&format!(
+        "\n{} runs: {tuning} to choose learning rates, {} for results. About {} with {} at a time of {} thread(s) each ({} one after \
+         the other), by timing a few steps of each kind here and now. Nothing was written.\n",
+        specs.len(),
+        specs.len() - tuning,
+        duration(wall),
+        runner.jobs,
+        runner.threads,
+        duration(total)
+    ))
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

@@ -1,0 +1,268 @@
+//! From a grid to its runs: rows, the learning rates each tries, and the results.
+
+use super::{Grid, Kind};
+use crate::method::ferret::{Payload, Route};
+use crate::optim::{Schedule, Silent};
+use crate::rng::Direction;
+use crate::study::spec::{Method, Part, Reading, Release, Spec};
+use std::collections::HashMap;
+
+/// What stays the same in all runs of a study.
+#[derive(Clone, Debug)]
+pub struct Tuned {
+    /// SHA-256 of the base model's tensors.
+    pub base_sha256: String,
+    /// `embedded`, or SHA-256 of the file of records.
+    pub data: String,
+    /// Fixes sampling and noise of every run; none is private then.
+    pub insecure_seed: Option<u64>,
+    /// Chosen learning rates, by [`Row::key`].
+    pub rates: HashMap<String, f64>,
+}
+
+/// A row of a study at one budget and length: runs that differ in seed alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// How tables call it.
+    pub name: String,
+    /// By what.
+    pub method: Method,
+    /// Expected batch size.
+    pub batch: u64,
+    /// Passes.
+    pub epochs: u32,
+    /// See [`Spec::steps_of`].
+    pub steps_of: Option<Reading>,
+    /// The middle of the learning rates that are tried.
+    pub centre: f64,
+}
+
+/// Neighbouring learning rates differ by this factor.
+pub const FACTOR: f64 = 3.0;
+
+impl Row {
+    /// Rows of the same key have one learning rate.
+    pub fn key(&self, cells: bool) -> String {
+        if cells { format!("{}, {} epochs, {:?}", self.name, self.epochs, self.budget()) } else { self.name.clone() }
+    }
+
+    fn budget(&self) -> Option<f64> {
+        match &self.method {
+            Method::Ferret(reading) => match reading.release {
+                Release::Bit => Some(reading.nats),
+                Release::Rr { eps } | Release::Gaussian { eps } => Some(eps),
+            },
+            Method::Dpsgd { eps } => Some(*eps),
+            _ => self.steps_of.as_ref().map(|reading| reading.nats),
+        }
+    }
+
+    /// The `n` learning rates that are tried.
+    pub fn rates(&self, n: u32) -> Vec<f64> {
+        // The middle is exact: FACTOR to the power 0 is 1.
+        (0..n as i32).map(|i| self.centre * FACTOR.powi(i - (n as i32 - 1) / 2)).collect()
+    }
+}
+
+impl Grid {
+    /// All rows in all cells, in the order of tables.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows = vec![Row {
+            name: "base model".into(),
+            method: Method::Base,
+            batch: 1,
+            epochs: self.epochs[0],
+            steps_of: None,
+            centre: 0.0,
+        }];
+        match self.kind {
+            Kind::Paper => self.paper(&mut rows),
+            Kind::Readings => self.readings(&mut rows),
+            Kind::TrueDp => self.true_dp(&mut rows),
+        }
+        rows
+    }
+
+    fn paper(&self, rows: &mut Vec<Row>) {
+        let several = self.batches.len() > 1;
+        let ferret = self.methods.iter().find(|m| m.starts_with("ferret"));
+        for &epochs in &self.epochs {
+            for method in &self.methods {
+                for &batch in &self.batches {
+                    let at = if several { format!(", B = {batch}") } else { String::new() };
+                    for &budget in &self.budgets {
+                        let private = budget.is_finite();
+                        let (name, method, centre) = match method.as_str() {
+                            "nonprivate" if !private => ("non-private".to_owned(), Method::Nonprivate, 1e-3),
+                            "dpsgd" if private => ("DPSGD".to_owned(), Method::Dpsgd { eps: budget }, 3e-3),
+                            variant if private && variant.starts_with("ferret") => {
+                                let reading = Reading::paper(variant, budget);
+                                let centre = centre(&reading, batch);
+                                (variant.to_uppercase(), Method::Ferret(reading), centre)
+                            }
+                            _ => continue,
+                        };
+                        rows.push(Row { name: name + &at, method, batch, epochs, steps_of: None, centre });
+                    }
+                }
+            }
+            let Some(like) = ferret.filter(|_| self.matched) else { continue };
+            for method in self.methods.iter().filter(|m| !m.starts_with("ferret")) {
+                for &batch in &self.batches {
+                    let at = if several { format!(", B = {batch}") } else { String::new() };
+                    for &budget in self.budgets.iter().filter(|b| b.is_finite()) {
+                        let (name, method, centre) = match method.as_str() {
+                            "dpsgd" => ("DPSGD", Method::Dpsgd { eps: budget }, 3e-3),
+                            _ => ("non-private", Method::Nonprivate, 1e-3),
+                        };
+                        let name = format!("{name}, steps of {}{at}", like.to_uppercase());
+                        let steps_of = Some(Reading::paper(like, budget));
+                        rows.push(Row { name, method, batch, epochs, steps_of, centre });
+                    }
+                }
+            }
+        }
+    }
+
+    fn readings(&self, rows: &mut Vec<Row>) {
+        let updates = [
+            (Route::Direct, Silent::None, "direct"),
+            (Route::Adamw, Silent::None, "AdamW, silent untouched"),
+            (Route::Adamw, Silent::Zero, "AdamW, silent zero"),
+        ];
+        // A true gradient needs no direction.
+        let payloads = [
+            (Payload::Sign, Direction::Sphere, "sign, sphere"),
+            (Payload::Sign, Direction::Rademacher, "sign, Rademacher"),
+            (Payload::TrueGradient, Direction::Sphere, "true gradient (not private)"),
+        ];
+        for &epochs in &self.epochs {
+            for &nats in &self.budgets {
+                for variant in &self.methods {
+                    for (payload, direction, sends) in payloads {
+                        for (route, silent, update) in updates {
+                            for &batch in &self.batches {
+                                let reading =
+                                    Reading { route, silent, direction, payload, ..Reading::paper(variant, nats) };
+                                let centre = centre(&reading, batch);
+                                let name = format!("{}, {sends}, {update}, B = {batch}", variant.to_uppercase());
+                                let method = Method::Ferret(reading);
+                                rows.push(Row { name, method, batch, epochs, steps_of: None, centre });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn true_dp(&self, rows: &mut Vec<Row>) {
+        for &epochs in &self.epochs {
+            for &eps in &self.budgets {
+                for &batch in &self.batches {
+                    for variant in &self.methods {
+                        let releases = [(Release::Rr { eps }, "rr"), (Release::Gaussian { eps }, "gaussian")];
+                        for (release, how) in releases {
+                            let reading = Reading {
+                                release,
+                                silent: Silent::None,
+                                direction: Direction::Rademacher,
+                                ..Reading::paper(variant, self.nats)
+                            };
+                            let centre = centre(&reading, batch);
+                            let name = format!("{}-{how}, B = {batch}", variant.to_uppercase());
+                            rows.push(Row {
+                                name,
+                                method: Method::Ferret(reading),
+                                batch,
+                                epochs,
+                                steps_of: None,
+                                centre,
+                            });
+                        }
+                    }
+                    let name = format!("DPSGD, B = {batch}");
+                    // Noise on a batch of one is as large as the gradient: a smaller step.
+                    let centre = 3e-3 * (batch as f64 / 50.0).sqrt().clamp(0.05, 2.0);
+                    rows.push(Row { name, method: Method::Dpsgd { eps }, batch, epochs, steps_of: None, centre });
+                }
+            }
+        }
+    }
+
+    /// The rows that are tuned, one a key: the cell nearest the middle of budgets and lengths stands for the others.
+    pub fn tuned_rows(&self) -> Vec<Row> {
+        let mut keys: Vec<(String, Vec<Row>)> = Vec::new();
+        for row in self.rows().into_iter().filter(|r| r.method != Method::Base) {
+            let key = row.key(self.tune_cells);
+            match keys.iter_mut().find(|k| k.0 == key) {
+                Some((_, rows)) => rows.push(row),
+                None => keys.push((key, vec![row])),
+            }
+        }
+        let middle = |mut rows: Vec<Row>| {
+            rows.sort_by(|a, b| a.budget().unwrap_or(0.0).total_cmp(&b.budget().unwrap_or(0.0)));
+            rows.sort_by_key(|r| r.epochs);
+            let epochs = rows[rows.len() / 2].epochs;
+            rows.retain(|r| r.epochs == epochs);
+            rows.swap_remove(rows.len() / 2)
+        };
+        keys.into_iter().map(|(_, rows)| middle(rows)).collect()
+    }
+
+    fn spec(&self, row: &Row, fixed: &Tuned, part: Part, learning_rate: f64, seed: u64) -> Spec {
+        Spec {
+            row: row.name.clone(),
+            base_sha256: fixed.base_sha256.clone(),
+            data: fixed.data.clone(),
+            candidates: self.candidates,
+            audited: self.audited,
+            part,
+            method: row.method.clone(),
+            delta: self.delta,
+            batch: row.batch,
+            epochs: row.epochs,
+            steps_of: row.steps_of.clone(),
+            learning_rate,
+            schedule: Schedule::Constant,
+            seed,
+            insecure_seed: fixed.insecure_seed,
+        }
+    }
+
+    /// The runs on the tuning split. None where only one learning rate is allowed.
+    pub fn tuning(&self, fixed: &Tuned) -> Vec<Spec> {
+        if self.learning_rates == 1 {
+            return Vec::new();
+        }
+        let rows = self.tuned_rows();
+        let rates = |row: &Row| row.rates(self.learning_rates);
+        rows.iter().flat_map(|r| rates(r).into_iter().map(|rate| self.spec(r, fixed, Part::Tuning, rate, 1))).collect()
+    }
+
+    /// The runs that results are taken from, by the rates that tuning chose (the middle ones where it has not).
+    pub fn results(&self, fixed: &Tuned) -> Vec<Spec> {
+        let mut specs = Vec::new();
+        for seed in 1..=self.seeds {
+            for row in self.rows() {
+                let rate = fixed.rates.get(&row.key(self.tune_cells)).copied().unwrap_or(row.centre);
+                specs.push(self.spec(&row, fixed, Part::Result, rate, seed));
+            }
+        }
+        specs
+    }
+}
+
+/// The middle of the learning rates for a reading: found by trials on the tuning split of the embedded world.
+fn centre(reading: &Reading, batch: u64) -> f64 {
+    let small_groups = reading.variant == "ferret-max";
+    // Fewer bits can each be allowed a larger step, down to where a batch's sign is mostly noise.
+    let few = (batch as f64).powf(0.35).min(4.0);
+    match (reading.payload, reading.route, reading.silent) {
+        (Payload::TrueGradient, Route::Direct, _) => 0.1,
+        (Payload::TrueGradient, ..) => 1e-3,
+        (_, Route::Direct, _) => (if small_groups { 0.15 } else { 0.5 }) * few,
+        (_, _, Silent::None) => (if small_groups { 3e-3 } else { 1e-3 }) * few,
+        (_, _, Silent::Zero) => (if small_groups { 1.5e-3 } else { 6e-4 }) * few,
+    }
+}

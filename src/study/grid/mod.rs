@@ -1,0 +1,227 @@
+//! A study: a grid of runs, read from a name or a TOML file, run once each, shown as tables and verdicts.
+
+mod expand;
+pub mod report;
+mod run;
+pub mod sheet;
+
+pub use expand::{Row, Tuned};
+pub use run::{Finished, Progress, Runner, Store};
+
+use crate::error::{Error, Result};
+use crate::fsio;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What a grid compares, and so which tables it gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// The paper's methods over budgets and epochs.
+    Paper,
+    /// Readings of Algorithm 1.
+    Readings,
+    /// FERRET with a true (eps, delta) against DPSGD.
+    TrueDp,
+}
+
+/// What a study runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Grid {
+    /// What is compared.
+    pub kind: Kind,
+    /// The methods of the paper's grid; variants of FERRET for the other grids.
+    pub methods: Vec<String>,
+    /// Paper: FERRET's budgets in nats and DPSGD's eps, and inf for non-private training. Readings: nats. True-dp: eps.
+    pub budgets: Vec<f64>,
+    /// True-dp: the nats of mutual information that decide how many bits FERRET releases.
+    pub nats: f64,
+    /// Passes over the members.
+    pub epochs: Vec<u32>,
+    /// Expected batch sizes.
+    pub batches: Vec<u64>,
+    /// How many seeds, from 1 up: each has records, coins and public randomness of its own.
+    pub seeds: u64,
+    /// Candidates; about half of them become members.
+    pub candidates: usize,
+    /// Records a side that are attacked.
+    pub audited: usize,
+    /// The delta of every (eps, delta).
+    pub delta: f64,
+    /// Learning rates that each row tries on the tuning split; 1: none are tried, the middle one is taken.
+    pub learning_rates: u32,
+    /// Whether every cell (budget, epochs) chooses its own learning rate, or every row one.
+    pub tune_cells: bool,
+    /// Show DPSGD and non-private training also with as many steps as FERRET computes. Paper's grid only.
+    pub matched: bool,
+}
+
+/// A grid's file: what it leaves out is as in the named grid.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    kind: Kind,
+    methods: Option<Vec<String>>,
+    budgets: Option<Vec<f64>>,
+    nats: Option<f64>,
+    epochs: Option<Vec<u32>>,
+    batches: Option<Vec<u64>>,
+    seeds: Option<u64>,
+    candidates: Option<usize>,
+    audited: Option<usize>,
+    delta: Option<f64>,
+    learning_rates: Option<u32>,
+    tune_cells: Option<bool>,
+    matched: Option<bool>,
+}
+
+/// Methods that a grid may name.
+const FERRETS: [&str; 5] = ["ferret-max", "ferret-half", "ferret-quarter", "ferret-eighth", "ferret-2"];
+
+impl Grid {
+    /// The grid of this kind as the program has it.
+    pub fn named(kind: Kind) -> Self {
+        let words = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect();
+        let paper = Self {
+            kind,
+            methods: words(&["ferret-max", "ferret-eighth", "ferret-2", "dpsgd", "nonprivate"]),
+            budgets: vec![0.1, 0.5, 1.0, 2.0, f64::INFINITY],
+            nats: 1.0,
+            epochs: vec![1, 3, 5],
+            batches: vec![50],
+            seeds: 3,
+            candidates: 3000,
+            audited: 1000,
+            delta: 1e-5,
+            learning_rates: 3,
+            tune_cells: false,
+            matched: true,
+        };
+        match kind {
+            Kind::Paper => paper,
+            Kind::Readings => Self {
+                methods: words(&["ferret-2"]),
+                budgets: vec![1.0],
+                epochs: vec![3],
+                batches: vec![50, 5, 1],
+                matched: false,
+                ..paper
+            },
+            Kind::TrueDp => Self {
+                methods: words(&["ferret-2"]),
+                budgets: vec![1.0],
+                epochs: vec![3],
+                batches: vec![250, 50, 5, 1],
+                matched: false,
+                ..paper
+            },
+        }
+    }
+
+    /// `paper`, `readings`, `true-dp`, or a TOML file.
+    pub fn open(name: &str) -> Result<Self> {
+        match name {
+            "paper" => Ok(Self::named(Kind::Paper)),
+            "readings" => Ok(Self::named(Kind::Readings)),
+            "true-dp" => Ok(Self::named(Kind::TrueDp)),
+            _ if name.ends_with(".toml") => {
+                let path = Path::new(name);
+                Self::parse(&fsio::read_text(path)?).map_err(|what| Error::file(path, what))
+            }
+            _ => Err(Error::usage(format!(
+                "--grid {name}: there is no such grid: give paper, readings, true-dp or a file that ends in .toml"
+            ))),
+        }
+    }
+
+    /// Read a grid's text; the error is a sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|e| {
+            let line = e.span().map(|span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+            let place = line.map_or(String::new(), |line| format!("line {line}: "));
+            format!("{place}{}: see `ferret study --help` for what a grid may say", e.message().replace('\n', " "))
+        })?;
+        let mut grid = Self::named(file.kind);
+        macro_rules! take {
+            ($($field:ident),*) => { $(if let Some(given) = file.$field { grid.$field = given; })* };
+        }
+        take!(
+            methods,
+            budgets,
+            nats,
+            epochs,
+            batches,
+            seeds,
+            candidates,
+            audited,
+            delta,
+            learning_rates,
+            tune_cells,
+            matched
+        );
+        grid.check()?;
+        Ok(grid)
+    }
+
+    /// The grid as a file that [`Grid::parse`] reads.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("plain values")
+    }
+
+    /// Whether it makes sense.
+    pub fn check(&self) -> Result<(), String> {
+        let lists = [
+            ("methods", self.methods.is_empty()),
+            ("budgets", self.budgets.is_empty()),
+            ("epochs", self.epochs.is_empty()),
+            ("batches", self.batches.is_empty()),
+        ];
+        if let Some((name, _)) = lists.iter().find(|l| l.1) {
+            return Err(format!("{name} is empty: name at least one"));
+        }
+        for method in &self.methods {
+            let known = FERRETS.contains(&method.as_str())
+                || (self.kind == Kind::Paper && ["dpsgd", "nonprivate"].contains(&method.as_str()));
+            if !known {
+                let also = if self.kind == Kind::Paper { ", dpsgd, nonprivate" } else { "" };
+                return Err(format!("methods: {method:?} is not known here: {}{also}", FERRETS.join(", ")));
+            }
+        }
+        if let Some(budget) = self.budgets.iter().find(|b| b.is_nan() || **b <= 0.0) {
+            return Err(format!(
+                "budgets: {budget} is no budget: give numbers above 0, or inf for non-private training"
+            ));
+        }
+        if self.kind != Kind::Paper && self.budgets.iter().any(|b| b.is_infinite()) {
+            return Err(
+                "budgets: inf belongs to the paper's grid, where non-private training stands beside the others".into(),
+            );
+        }
+        if self.epochs.contains(&0) || self.batches.contains(&0) {
+            return Err("epochs and batches count from 1, found 0".into());
+        }
+        // The smallest number of members that the coins make is not known here; a quarter is far below it.
+        if let Some(batch) = self.batches.iter().find(|b| **b as usize * 4 > self.candidates) {
+            return Err(format!(
+                "batches: {batch} of {} candidates is too many: give at most a quarter",
+                self.candidates
+            ));
+        }
+        if self.seeds == 0 || self.seeds > 1000 {
+            return Err(format!("seeds is {}, expected 1 to 1000", self.seeds));
+        }
+        if self.audited < 2 {
+            return Err(format!("audited is {}: an attack needs at least 2 records a side", self.audited));
+        }
+        if !(self.delta > 0.0 && self.delta < 1.0) {
+            return Err(format!("delta is {}, expected a number between 0 and 1", self.delta));
+        }
+        if !(self.nats > 0.0 && self.nats.is_finite()) {
+            return Err(format!("nats is {}, expected a number above 0", self.nats));
+        }
+        if self.learning_rates == 0 || self.learning_rates > 15 {
+            return Err(format!("learning_rates is {}, expected 1 to 15", self.learning_rates));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,309 @@
+//! From finished runs to tables, verdicts, findings and files.
+
+mod dp;
+mod page;
+mod paper;
+mod readings;
+
+use super::run::{Finished, Spread, choose};
+use super::sheet::Sheet;
+use super::{Grid, Kind, Row};
+use crate::audit::report::quote;
+use crate::error::Result;
+use crate::fsio;
+use crate::study::arm::Outcome;
+use crate::study::paper::Cell as PaperCell;
+use crate::study::spec::{Method, Spec};
+use crate::study::verdict::Verdict;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::Path;
+
+pub use page::page;
+
+/// What a study says.
+pub struct Report {
+    /// The tables.
+    pub sheets: Vec<Sheet>,
+    /// Hypotheses, judged.
+    pub verdicts: Vec<Verdict>,
+    /// What was found, in sentences computed from the results.
+    pub findings: Vec<String>,
+    /// One entry a cell and measure, for CSV and JSON.
+    pub figures: Vec<Figure>,
+}
+
+/// A measure in a cell.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Figure {
+    /// The row of the table.
+    pub row: String,
+    /// Expected batch size.
+    pub batch: u64,
+    /// Passes.
+    pub epochs: u32,
+    /// The column: a budget, "inf" where there is none.
+    pub budget: String,
+    /// What unit the budget has in this row.
+    pub unit: &'static str,
+    /// What was measured.
+    pub measure: &'static str,
+    /// Over seeds; none where every run diverged.
+    pub ours: Option<Spread>,
+    /// Runs whose weights diverged.
+    pub diverged: usize,
+    /// The paper's own GPT-2 figure.
+    pub paper: Option<f64>,
+}
+
+/// A measure: key, title, digits, ours, the paper's.
+struct Measure {
+    key: &'static str,
+    title: &'static str,
+    digits: usize,
+    ours: fn(&Outcome) -> f64,
+    paper: fn(&PaperCell) -> f64,
+}
+
+const MEASURES: [Measure; 5] = [
+    Measure {
+        key: "test_perplexity",
+        title: "Test perplexity",
+        digits: 2,
+        ours: |o| o.test_loss.exp(),
+        paper: |c| c.test_ppl,
+    },
+    Measure { key: "auc", title: "AUC of the attack", digits: 3, ours: |o| o.attack.auc, paper: |c| c.auc },
+    Measure {
+        key: "advantage",
+        title: "Advantage of the attack",
+        digits: 3,
+        ours: |o| o.attack.advantage,
+        paper: |c| c.advantage,
+    },
+    Measure { key: "seconds", title: "Training time in seconds", digits: 1, ours: |o| o.seconds, paper: |c| c.seconds },
+    Measure {
+        key: "gap",
+        title: "Gap: test perplexity minus training perplexity",
+        digits: 2,
+        ours: |o| o.test_loss.exp() - o.train_loss.exp(),
+        paper: |c| c.test_ppl - c.train_ppl,
+    },
+];
+
+/// The results of one row at one budget and length, seeds in order.
+pub struct Group<'a> {
+    /// Of its first run.
+    pub spec: &'a Spec,
+    /// The runs.
+    pub runs: Vec<&'a Finished>,
+}
+
+impl Group<'_> {
+    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
+        self.runs.iter().filter_map(|r| r.outcome.as_ref().ok())
+    }
+
+    fn spread(&self, of: impl Fn(&Outcome) -> f64) -> Option<Spread> {
+        Spread::of(&self.outcomes().map(of).collect::<Vec<_>>())
+    }
+
+    fn diverged(&self) -> usize {
+        self.runs.len() - self.outcomes().count()
+    }
+
+    fn show(&self, of: impl Fn(&Outcome) -> f64, digits: usize) -> String {
+        show(self.spread(of), self.diverged(), digits)
+    }
+}
+
+/// `mean ± SD [min, max]`; the mean alone for one run.
+fn show(spread: Option<Spread>, diverged: usize, digits: usize) -> String {
+    let text = match spread {
+        None => return "diverged".into(),
+        Some(Spread { mean, n: 1, .. }) => format!("{mean:.digits$}"),
+        Some(Spread { mean, sd, min, max, .. }) => {
+            format!("{mean:.digits$} ± {sd:.digits$} [{min:.digits$}, {max:.digits$}]")
+        }
+    };
+    if diverged > 0 { format!("{text}, {diverged} diverged") } else { text }
+}
+
+/// Results by row, length and column, in the order in which they come.
+pub fn groups(results: &[Finished]) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group> = Vec::new();
+    for run in results {
+        let same = |a: &Spec, b: &Spec| {
+            a.row == b.row && a.epochs == b.epochs && a.column().to_bits() == b.column().to_bits() && a.batch == b.batch
+        };
+        match groups.iter_mut().find(|g| same(g.spec, &run.spec)) {
+            Some(group) => group.runs.push(run),
+            None => groups.push(Group { spec: &run.spec, runs: vec![run] }),
+        }
+    }
+    for group in &mut groups {
+        group.runs.sort_by_key(|r| r.spec.seed);
+    }
+    groups
+}
+
+fn number(x: f64) -> String {
+    if x.is_infinite() { "inf".into() } else { format!("{x}") }
+}
+
+/// What tuning chose: learning rate and held-out loss by key.
+pub fn chosen(grid: &Grid, tuning: &[Finished]) -> HashMap<String, (f64, f64)> {
+    let rows: Vec<Row> = grid.tuned_rows();
+    choose(tuning, |spec| {
+        let of_spec = |r: &&Row| {
+            r.name == spec.row && r.method == spec.method && r.epochs == spec.epochs && r.steps_of == spec.steps_of
+        };
+        rows.iter().find(of_spec).map_or_else(|| spec.row.clone(), |r| r.key(grid.tune_cells))
+    })
+}
+
+/// Tables, verdicts and findings of a finished study. `chosen` is from [`chosen`].
+pub fn report(grid: &Grid, results: &[Finished], chosen: &HashMap<String, (f64, f64)>) -> Report {
+    let groups = groups(results);
+    let mut figures = Vec::new();
+    for group in &groups {
+        for m in &MEASURES {
+            let theirs = crate::study::paper::cell(&group.spec.row, group.spec.epochs, group.spec.column());
+            figures.push(Figure {
+                row: group.spec.row.clone(),
+                batch: group.spec.batch,
+                epochs: group.spec.epochs,
+                budget: number(group.spec.column()),
+                unit: group.spec.budget().1,
+                measure: m.key,
+                ours: group.spread(m.ours),
+                diverged: group.diverged(),
+                paper: theirs.filter(|_| grid.kind == Kind::Paper).map(m.paper),
+            });
+        }
+    }
+    let (mut sheets, verdicts, findings) = match grid.kind {
+        Kind::Paper => paper::tables(grid, &groups, chosen),
+        Kind::Readings => readings::tables(grid, &groups),
+        Kind::TrueDp => dp::tables(grid, &groups, chosen),
+    };
+    sheets.extend(rates(grid, chosen));
+    Report { sheets, verdicts, findings, figures }
+}
+
+/// The learning rates tried and chosen.
+fn rates(grid: &Grid, chosen: &HashMap<String, (f64, f64)>) -> Option<Sheet> {
+    if grid.learning_rates == 1 {
+        return None;
+    }
+    let row = |row: &Row| {
+        let tried: Vec<String> = row.rates(grid.learning_rates).iter().map(|r| format!("{r:.2e}")).collect();
+        let (rate, perplexity) = chosen
+            .get(&row.key(grid.tune_cells))
+            .map_or(("all diverged".into(), String::new()), |c| (format!("{:.2e}", c.0), format!("{:.2}", c.1.exp())));
+        vec![row.key(grid.tune_cells), tried.join(", "), rate, perplexity]
+    };
+    Some(Sheet {
+        caption: "Learning rates tried and chosen, on the tuning split".into(),
+        titles: ["row", "tried", "chosen", "perplexity there"].map(String::from).to_vec(),
+        rows: grid.tuned_rows().iter().map(row).collect(),
+        note: format!(
+            "Every row tried {} learning rates, one run each, on records that no result is taken from{}.",
+            grid.learning_rates,
+            if grid.tune_cells { "" } else { ", in the middle one of its cells" }
+        ),
+    })
+}
+
+impl Report {
+    /// Everything for a terminal.
+    pub fn text(&self) -> String {
+        let mut out: String = self.sheets.iter().map(Sheet::text).collect();
+        for v in &self.verdicts {
+            out += &format!("{}: {} here.\n  {}\n\n", v.name, v.outcome, v.test);
+        }
+        for finding in &self.findings {
+            out += &format!("{finding}\n\n");
+        }
+        out
+    }
+
+    /// One line a cell and measure.
+    pub fn csv(&self) -> String {
+        let mut out = String::from("row,batch,epochs,budget,unit,measure,mean,min,max,sd,seeds,diverged,paper_gpt2\n");
+        for f in &self.figures {
+            let ours = f.ours.map_or(",,,,0".into(), |s| format!("{},{},{},{},{}", s.mean, s.min, s.max, s.sd, s.n));
+            let paper = f.paper.map_or(String::new(), |p| p.to_string());
+            out += &format!(
+                "{},{},{},{},{},{},{ours},{},{paper}\n",
+                quote(&f.row),
+                f.batch,
+                f.epochs,
+                f.budget,
+                f.unit,
+                f.measure,
+                f.diverged
+            );
+        }
+        out
+    }
+
+    /// All tables.
+    pub fn latex(&self) -> String {
+        self.sheets.iter().map(Sheet::latex).collect()
+    }
+
+    /// Everything for programs.
+    pub fn json(&self, grid: &Grid, results: &[Finished]) -> Value {
+        let run = |r: &Finished| {
+            let spec = &r.spec;
+            let mut out = json!({
+                "file": format!("runs/{}.json", spec.hash()), "row": spec.row, "epochs": spec.epochs, "batch": spec.batch,
+                "budget": number(spec.column()), "unit": spec.budget().1, "seed": spec.seed, "learning_rate": spec.learning_rate,
+            });
+            match &r.outcome {
+                Ok(o) => {
+                    for m in &MEASURES {
+                        out[m.key] = json!((m.ours)(o));
+                    }
+                    out["train_perplexity"] = json!(o.train_loss.exp());
+                    out["bits"] = json!(o.bits);
+                    out["record_gradients"] = json!(o.sample_gradients);
+                    out["steps_computed"] = json!(o.steps.0);
+                    out["guarantees"] = json!(o.guarantees);
+                }
+                Err(why) => out["diverged"] = json!(why),
+            }
+            out
+        };
+        let budgets: Vec<String> = grid.budgets.iter().map(|b| number(*b)).collect();
+        let mut settings = json!(grid);
+        settings["budgets"] = json!(budgets);
+        json!({
+            "grid": settings, "verdicts": self.verdicts, "findings": self.findings, "cells": self.figures,
+            "runs": results.iter().map(run).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Write tables.txt, tables.csv, tables.tex, study.json and index.html to `dir`.
+    pub fn write(&self, dir: &Path, grid: &Grid, results: &[Finished], command: &str) -> Result<()> {
+        let json = serde_json::to_string_pretty(&self.json(grid, results)).expect("plain values") + "\n";
+        let html = crate::study::html::render(&page(self, grid, results, command));
+        let files = [
+            ("tables.txt", self.text()),
+            ("tables.csv", self.csv()),
+            ("tables.tex", self.latex()),
+            ("study.json", json),
+            ("index.html", html),
+        ];
+        for (name, text) in files {
+            fsio::write(&dir.join(name), text.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a group is the base model's.
+fn is_base(group: &Group) -> bool {
+    group.spec.method == Method::Base
+}

@@ -1,0 +1,133 @@
+//! FERRET with a true (eps, delta) against DPSGD at the same (eps, delta).
+
+use super::{Group, is_base};
+use crate::privacy::guarantee::Guarantee;
+use crate::privacy::statement::Released;
+use crate::study::grid::{Grid, Row, sheet::Sheet};
+use crate::study::spec::Method;
+use crate::study::verdict::{Verdict, interval};
+use std::collections::HashMap;
+
+pub(super) fn tables(
+    grid: &Grid,
+    groups: &[Group],
+    chosen: &HashMap<String, (f64, f64)>,
+) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
+    let base = groups.iter().find(|g| is_base(g));
+    let before = base.map_or(String::new(), |b| b.show(|o| o.test_loss.exp(), 2));
+    let mut sheets = Vec::new();
+    let mut findings = Vec::new();
+    for &epochs in &grid.epochs {
+        for &eps in &grid.budgets {
+            let here: Vec<&Group> =
+                groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps).collect();
+            let row = |g: &&Group| {
+                let first = g.outcomes().next();
+                let noise = first.and_then(|o| o.statement.as_ref()).map_or(String::new(), |s| match s.released {
+                    Released::FlippedBits { flip, .. } => format!("flips {:.2} %", 100.0 * flip),
+                    Released::DitheredScalars { dither, .. } => format!("dither {dither:.2} C"),
+                    Released::NoisedSums { noise_multiplier, .. } => format!("noise {noise_multiplier:.2} C"),
+                    _ => String::new(),
+                });
+                let spent = first.and_then(|o| {
+                    o.guarantees.iter().find_map(|g| match g {
+                        Guarantee::EpsDelta { eps, .. } => Some(format!("{eps:.3}")),
+                        _ => None,
+                    })
+                });
+                vec![
+                    g.spec.row.clone(),
+                    format!("{:.2e}", g.spec.learning_rate),
+                    g.show(|o| o.test_loss.exp(), 2),
+                    g.show(|o| o.attack.auc, 3),
+                    first.map_or(String::new(), |o| o.sample_gradients.to_string()),
+                    g.show(|o| o.seconds, 1),
+                    first.and_then(|o| o.fired.as_ref()).map_or("whole updates".into(), |f| f.fired.len().to_string()),
+                    noise,
+                    spent.unwrap_or_else(|| "none".into()),
+                ]
+            };
+            let titles = [
+                "method",
+                "rate",
+                "test ppl",
+                "AUC",
+                "record gradients",
+                "time [s]",
+                "released",
+                "protected by",
+                "eps spent (PLD)",
+            ];
+            sheets.push(Sheet {
+                caption: format!(
+                    "At ({eps}, {:e})-differential privacy, {epochs} epochs (base model: perplexity {before})",
+                    grid.delta
+                ),
+                titles: titles.map(String::from).to_vec(),
+                rows: here.iter().map(row).collect(),
+                note: format!(
+                    "Mean ± SD [least, largest] over {} seed(s). Every row is protected to the same eps and delta, one record added or \
+                     removed, Poisson sampling; eps spent is the accountant's upper bound for what was really released. How many bits or \
+                     scalars FERRET releases was set by {} nats of mutual information, another unit.",
+                    grid.seeds, grid.nats
+                ),
+            });
+            findings.extend(finding(grid, &here, chosen, eps, epochs));
+        }
+    }
+    (sheets, Vec::new(), findings)
+}
+
+/// The best of each side, chosen on the tuning split, compared by results.
+fn finding(
+    grid: &Grid,
+    here: &[&Group],
+    chosen: &HashMap<String, (f64, f64)>,
+    eps: f64,
+    epochs: u32,
+) -> Option<String> {
+    let rows = grid.tuned_rows();
+    let is = |r: &Row, g: &Group| {
+        r.name == g.spec.row && (!grid.tune_cells || (r.method == g.spec.method && r.epochs == g.spec.epochs))
+    };
+    let score = |g: &&&Group| {
+        let key = rows.iter().find(|r| is(r, g)).map(|r| r.key(grid.tune_cells));
+        let by_tuning = key.and_then(|k| chosen.get(&k)).map(|c| c.1);
+        by_tuning.or_else(|| g.spread(|o| o.test_loss).map(|s| s.mean)).unwrap_or(f64::INFINITY)
+    };
+    let dpsgd = |g: &&&Group| matches!(g.spec.method, Method::Dpsgd { .. });
+    let best = |of: &dyn Fn(&&&Group) -> bool| {
+        here.iter().filter(|g| of(g)).min_by(|a, b| score(a).total_cmp(&score(b))).copied()
+    };
+    let (ferret, dpsgd) = (best(&|g| !dpsgd(g))?, best(&|g| dpsgd(g))?);
+    let differences: Vec<f64> = ferret
+        .runs
+        .iter()
+        .filter_map(|f| {
+            let d = dpsgd.runs.iter().find(|d| d.spec.seed == f.spec.seed)?;
+            Some(f.outcome.as_ref().ok()?.test_loss - d.outcome.as_ref().ok()?.test_loss)
+        })
+        .collect();
+    let mean = |g: &Group, of: fn(&crate::study::arm::Outcome) -> f64| g.spread(of).map(|s| s.mean);
+    let ratio = |of: fn(&crate::study::arm::Outcome) -> f64| Some(mean(ferret, of)? / mean(dpsgd, of)?.max(1e-12));
+    let sure = match interval(&differences, 0.05) {
+        Some([low, _]) if low > 0.0 => "DPSGD's perplexity is lower",
+        Some([_, high]) if high < 0.0 => "FERRET's perplexity is lower",
+        Some(_) => "the seeds do not tell which is lower",
+        None => "too few seeds to be sure which is lower",
+    };
+    let by = if chosen.is_empty() { "by these results, there being no tuning runs" } else { "on the tuning split" };
+    Some(format!(
+        "At ({eps}, {:e}), {epochs} epochs: {} reached perplexity {}, {} reached {} (each the best of its kind {by}). FERRET's perplexity is {:.2} times \
+         DPSGD's, with {:.2} times the record gradients and {:.2} times the time; {sure} (Student's 95 % interval of the difference in loss, \
+         paired over seeds).",
+        grid.delta,
+        ferret.spec.row,
+        ferret.show(|o| o.test_loss.exp(), 2),
+        dpsgd.spec.row,
+        dpsgd.show(|o| o.test_loss.exp(), 2),
+        ratio(|o| o.test_loss.exp())?,
+        ratio(|o| o.sample_gradients as f64)?,
+        ratio(|o| o.seconds)?
+    ))
+}

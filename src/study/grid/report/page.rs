@@ -1,0 +1,146 @@
+//! The study's page.
+
+use super::{Group, Report, groups, is_base};
+use crate::study::arm::Outcome;
+use crate::study::figures::{self, BudgetLine};
+use crate::study::grid::{Finished, Grid, Kind};
+use crate::study::html::{Page, Part, Section};
+use crate::study::plot::{Axis, BarChart};
+use crate::study::spec::Method;
+use crate::study::toy;
+
+/// The page of a finished study. `command` repeats it.
+pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -> Page {
+    let groups = groups(results);
+    let section = |id: &str, title: &str, parts| Section { id: id.into(), title: title.into(), parts };
+    let mut sections = Vec::new();
+    let verdicts = report.verdicts.iter().map(|v| Part::Verdict {
+        name: v.name.clone(),
+        outcome: v.outcome.to_string(),
+        test: v.test.clone(),
+    });
+    let findings: Vec<Part> = verdicts.chain(report.findings.iter().cloned().map(Part::Prose)).collect();
+    if !findings.is_empty() {
+        sections.push(section("verdicts", "What was found", findings));
+    }
+    sections.push(section("tables", "Tables", report.sheets.iter().flat_map(|s| s.parts()).collect()));
+    sections.push(section("pictures", "Pictures", vec![Part::Plots(pictures(grid, &groups))]));
+    if grid.kind == Kind::Paper {
+        sections.push(toy::section(&toy::sweep(toy::SEEDS)));
+    }
+    let statements = results.iter().filter_map(|r| {
+        let statement = r.outcome.as_ref().ok()?.statement.as_ref()?;
+        let claims: Vec<String> = statement.claims.iter().map(|c| c.guarantee.to_string()).collect();
+        let s = &r.spec;
+        let summary = format!("{}, {} epochs, seed {}: {}", s.row, s.epochs, s.seed, claims.join("; "));
+        Some(Part::Statement { summary, text: statement.to_markdown() })
+    });
+    sections.push(section("privacy", "What each run promises", statements.collect()));
+    let again = "The same command again runs nothing twice. Every run is a file under `runs/`, named by a hash of its settings.";
+    sections.push(section("repeat", "How to repeat it", vec![Part::Code(command.into()), Part::Prose(again.into())]));
+    let what = match grid.kind {
+        Kind::Paper => "The paper's methods over budgets and lengths, beside the paper's own GPT-2 figures.",
+        Kind::Readings => "Every reading of Algorithm 1 side by side at the same budget.",
+        Kind::TrueDp => {
+            "FERRET with randomised response and with Gaussian noise against DPSGD, at the same (eps, delta)."
+        }
+    };
+    let members = results.iter().find_map(|r| r.outcome.as_ref().ok()).map_or((0, 0), |o| o.candidates);
+    Page {
+        title: "ferret study".into(),
+        intro: vec![
+            what.into(),
+            format!(
+                "{} runs over {} seed(s). In each, every candidate record became a member by the toss of a coin (seed 1: {} members, {} \
+                 not), the model was fine-tuned on the members, and attacked with up to {} records of each side.",
+                results.len(),
+                grid.seeds,
+                members.0,
+                members.1,
+                grid.audited
+            ),
+            "Nats of mutual information and (eps, delta) are different units. No figure here puts both on one axis, and no number of one \
+             follows from the other."
+                .into(),
+        ],
+        sections,
+    }
+}
+
+fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
+    let mut out = Vec::new();
+    if grid.kind == Kind::Paper {
+        out.extend(against_budget(grid, groups));
+        // The middle cell's runs of the first seed: one line a method.
+        let middle = |values: &[f64]| values.get(values.len() / 2).copied();
+        let finite: Vec<f64> = grid.budgets.iter().copied().filter(|b| b.is_finite()).collect();
+        let (budget, epochs) = (middle(&finite), grid.epochs.iter().max());
+        let shown: Vec<Outcome> = groups
+            .iter()
+            .filter(|g| is_base(g) || Some(&g.spec.epochs) == epochs)
+            .filter(|g| {
+                g.spec.steps_of.is_none()
+                    && (!g.spec.column().is_finite() || is_base(g) || Some(g.spec.column()) == budget)
+            })
+            .filter_map(|g| copy(g.runs.first()?))
+            .collect();
+        out.extend(figures::all(&shown));
+        return out;
+    }
+    let mut chart = BarChart::new("Perplexity on held-out records, mean over seeds", Axis::log("perplexity"), &[""]);
+    for group in groups {
+        if let Some(spread) = group.spread(|o| o.test_loss.exp()) {
+            chart = chart.row(&group.spec.row, vec![Some(spread.mean.into())]);
+        }
+    }
+    out.push(chart.svg());
+    let shown: Vec<Outcome> = groups.iter().filter_map(|g| copy(g.runs.first()?)).collect();
+    out.extend(figures::time(&shown));
+    out.extend(figures::gradients(&shown));
+    if grid.kind == Kind::TrueDp {
+        out.extend(figures::loss_curves(&shown));
+        out.push(figures::advantage(&shown));
+    }
+    out
+}
+
+/// A finished run's outcome, for figures.
+fn copy(run: &Finished) -> Option<Outcome> {
+    let outcome = run.outcome.as_ref().ok()?;
+    crate::study::outcome::Stored::from(outcome).restore(&run.spec.row).ok()
+}
+
+/// Perplexity against the budget, a figure a length and unit.
+fn against_budget(grid: &Grid, groups: &[Group]) -> Vec<String> {
+    let mut out = Vec::new();
+    for &epochs in &grid.epochs {
+        let level = |g: &&Group| is_base(g) || (g.spec.method == Method::Nonprivate && g.spec.epochs == epochs);
+        let references: Vec<(String, f64)> = groups
+            .iter()
+            .filter(|g| g.spec.steps_of.is_none())
+            .filter(level)
+            .filter_map(|g| Some((g.spec.row.clone(), g.spread(|o| o.test_loss.exp())?.mean)))
+            .collect();
+        let units = [
+            ("nats", "mutual information with a record [nats]".to_owned()),
+            ("eps at delta", format!("eps at delta {:e}", grid.delta)),
+        ];
+        for (unit, axis) in units {
+            let mut lines: Vec<BudgetLine> = Vec::new();
+            for g in groups.iter().filter(|g| g.spec.epochs == epochs && g.spec.budget().1 == unit) {
+                let Some(s) = g.spread(|o| o.test_loss.exp()) else { continue };
+                let point = (g.spec.column(), s.mean, s.min, s.max);
+                match lines.iter_mut().find(|l| l.name == g.spec.row) {
+                    Some(line) => line.points.push(point),
+                    None => lines.push(BudgetLine { name: g.spec.row.clone(), points: vec![point] }),
+                }
+            }
+            if !lines.is_empty() {
+                let title =
+                    format!("Test perplexity against budget, {epochs} epoch{}", if epochs == 1 { "" } else { "s" });
+                out.push(figures::budget_lines(&title, &axis, Axis::log("test perplexity"), &lines, &references));
+            }
+        }
+    }
+    out
+}

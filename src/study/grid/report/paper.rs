@@ -1,0 +1,139 @@
+//! The paper's tables in its layout, and its hypotheses.
+
+use super::{Group, MEASURES, is_base, number, show};
+use crate::study::grid::{Grid, sheet::Sheet};
+use crate::study::paper;
+use crate::study::spec::Method;
+use crate::study::verdict::{self, Cell, Sample, Verdict};
+use std::collections::HashMap;
+
+pub(super) fn tables(
+    grid: &Grid,
+    groups: &[Group],
+    chosen: &HashMap<String, (f64, f64)>,
+) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
+    let note = format!(
+        "Mean ± SD [least, largest] over {} seed{}; after the bar the paper's own GPT-2 figure. Columns are nats of mutual information for \
+         FERRET and the eps of (eps, delta = {:e}) for DPSGD: the units differ. Column inf: no budget. \"Steps of\": as many steps as \
+         that method computes at the column's budget.",
+        grid.seeds,
+        if grid.seeds == 1 { "" } else { "s" },
+        grid.delta
+    );
+    let mut names: Vec<&str> = Vec::new();
+    for group in groups.iter().filter(|g| !is_base(g)) {
+        if !names.contains(&group.spec.row.as_str()) {
+            names.push(&group.spec.row);
+        }
+    }
+    let mut sheets = Vec::new();
+    for m in &MEASURES {
+        let mut rows = Vec::new();
+        for &epochs in &grid.epochs {
+            for &name in &names {
+                let mut row = vec![epochs.to_string(), name.to_owned()];
+                for &budget in &grid.budgets {
+                    let found = groups.iter().find(|g| {
+                        g.spec.row == name && g.spec.epochs == epochs && g.spec.column() == budget && !is_base(g)
+                    });
+                    let theirs = paper::cell(name, epochs, budget);
+                    row.push(found.map_or(String::new(), |g| {
+                        let ours = show(g.spread(m.ours), g.diverged(), m.digits);
+                        theirs.map_or(ours.clone(), |c| format!("{ours} | {:.*}", m.digits, (m.paper)(c)))
+                    }));
+                }
+                rows.push(row);
+            }
+        }
+        let mut titles = vec!["epochs".to_owned(), "method".to_owned()];
+        titles.extend(grid.budgets.iter().map(|b| number(*b)));
+        let mut caption = m.title.to_owned();
+        if let Some(base) = groups.iter().find(|g| is_base(g)) {
+            caption += &format!(" (base model: {})", base.show(m.ours, m.digits));
+        }
+        sheets.push(Sheet { caption, titles, rows, note: note.clone() });
+    }
+    let (verdicts, findings) = judge(grid, groups, chosen);
+    (sheets, verdicts, findings)
+}
+
+/// Verdicts on the variant of FERRET that was best on the tuning split; the others' answers as findings.
+fn judge(grid: &Grid, groups: &[Group], chosen: &HashMap<String, (f64, f64)>) -> (Vec<Verdict>, Vec<String>) {
+    let variants: Vec<String> =
+        grid.methods.iter().filter(|m| m.starts_with("ferret")).map(|m| m.to_uppercase()).collect();
+    let loss = |name: &String| {
+        let of_variant = |key: &str| key == name || key.starts_with(&format!("{name}, "));
+        chosen.iter().filter(|(key, _)| of_variant(key)).map(|(_, c)| c.1).fold(f64::INFINITY, f64::min)
+    };
+    let Some(best) = variants.iter().min_by(|a, b| loss(a).total_cmp(&loss(b))) else { return Default::default() };
+    if grid.batches.len() > 1 {
+        return (
+            Vec::new(),
+            vec!["With several batch sizes the hypotheses are not judged: run one batch size.".into()],
+        );
+    }
+    let cells = cells(groups, best);
+    let verdicts = vec![verdict::utility(best, &cells), verdict::trade_off(best, &cells), verdict::time(best, &cells)];
+    let mut findings = Vec::new();
+    if grid.seeds < 2 {
+        findings.push("One seed has no spread: every verdict is undecided. Run at least two, better five.".into());
+    }
+    let others: Vec<String> = variants
+        .iter()
+        .filter(|v| *v != best)
+        .map(|v| {
+            let cells = self::cells(groups, v);
+            let answer = |verdict: Verdict| verdict.outcome;
+            format!(
+                "{v}: H1 {}, H2 {}, H3 {}",
+                answer(verdict::utility(v, &cells)),
+                answer(verdict::trade_off(v, &cells)),
+                answer(verdict::time(v, &cells))
+            )
+        })
+        .collect();
+    if !others.is_empty() {
+        findings.push(format!(
+            "The hypotheses were judged for {best}{}. By the same tests, {}.",
+            if chosen.is_empty() { "" } else { ", the variant with the lowest perplexity on the tuning split" },
+            others.join("; ")
+        ));
+    }
+    (verdicts, findings)
+}
+
+fn cells(groups: &[Group], variant: &str) -> Vec<Cell> {
+    // Only seeds that did not diverge for either of two can be paired; a diverged run is infinitely bad.
+    let samples = |g: &Group| -> Vec<Sample> {
+        let of = |r: &&crate::study::grid::Finished| match &r.outcome {
+            Ok(o) => Sample {
+                loss: o.test_loss,
+                auc: o.attack.auc,
+                seconds: o.seconds,
+                gradients: o.sample_gradients as f64,
+            },
+            Err(_) => Sample { loss: f64::INFINITY, auc: f64::NAN, seconds: f64::NAN, gradients: f64::NAN },
+        };
+        g.runs.iter().map(of).collect()
+    };
+    let full = |g: &&Group| g.spec.steps_of.is_none();
+    let of =
+        |pick: &dyn Fn(&Group) -> bool| groups.iter().filter(full).find(|g| pick(g)).map(samples).unwrap_or_default();
+    groups
+        .iter()
+        .filter(|g| g.spec.row == variant)
+        .map(|ferret| {
+            let (epochs, budget) = (ferret.spec.epochs, ferret.spec.column());
+            Cell {
+                name: format!("{epochs} epochs, budget {budget}"),
+                ferret: samples(ferret),
+                dpsgd: of(&|g| {
+                    matches!(g.spec.method, Method::Dpsgd { .. })
+                        && g.spec.epochs == epochs
+                        && g.spec.column() == budget
+                }),
+                nonprivate: of(&|g| g.spec.method == Method::Nonprivate && g.spec.epochs == epochs),
+            }
+        })
+        .collect()
+}

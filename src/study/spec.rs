@@ -1,0 +1,243 @@
+//! One run of a study, named by everything that decides it.
+
+use super::arm::{Arm, Plan};
+use super::settings::{self, Common};
+use super::world::World;
+use crate::error::{Error, Result};
+use crate::method::dense;
+use crate::method::ferret::{self, BatchPer, Payload, Route};
+use crate::method::groups::Grouping;
+use crate::model::Layout;
+use crate::optim::{Schedule, Silent};
+use crate::rng::Direction;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Changes whenever the same spec would give another result.
+const VERSION: u32 = 1;
+
+/// Which records a run sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Part {
+    /// The tuning split: to choose a learning rate by.
+    Tuning,
+    /// The candidates: a result.
+    Result,
+}
+
+/// What FERRET releases, and what must hold for it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Release {
+    /// The bit: nats of mutual information.
+    Bit,
+    /// Flipped so that the run is (eps, delta)-DP.
+    Rr {
+        /// The eps; delta is the study's.
+        eps: f64,
+    },
+    /// Noised so that the run is (eps, delta)-DP.
+    Gaussian {
+        /// The eps; delta is the study's.
+        eps: f64,
+    },
+}
+
+/// A reading of Algorithm 1, and its budget.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reading {
+    /// `ferret-max`, `ferret-half`, `ferret-quarter`, `ferret-eighth`, `ferret-2`.
+    pub variant: String,
+    /// Budget in nats of mutual information: how many bits.
+    pub nats: f64,
+    /// How a bit reaches the weights.
+    pub route: Route,
+    /// What AdamW does to silent groups.
+    pub silent: Silent,
+    /// How directions are distributed.
+    pub direction: Direction,
+    /// What a fired group sends.
+    pub payload: Payload,
+    /// What is released of the sign.
+    pub release: Release,
+}
+
+impl Reading {
+    /// The paper's set-up of `variant`.
+    pub fn paper(variant: &str, nats: f64) -> Self {
+        Self {
+            variant: variant.to_owned(),
+            nats,
+            route: Route::Adamw,
+            silent: Silent::Zero,
+            direction: Direction::Sphere,
+            payload: Payload::Sign,
+            release: Release::Bit,
+        }
+    }
+
+    fn settings(&self, layout: &Layout, common: &Common) -> Result<ferret::Settings> {
+        let grouping = Grouping::of_method(&self.variant).ok_or_else(|| {
+            let what = &self.variant;
+            Error::usage(format!(
+                "{what:?} is no variant of FERRET: ferret-max, ferret-half, ferret-quarter, ferret-eighth or ferret-2"
+            ))
+        })?;
+        let mut s = settings::ferret(layout, common, grouping, self.nats)?;
+        s.method.clone_from(&self.variant);
+        (s.route, s.silent, s.direction, s.payload) = (self.route, self.silent, self.direction, self.payload);
+        if s.route == Route::Direct {
+            s.weight_decay = 0.0;
+        }
+        Ok(s)
+    }
+}
+
+/// What a run trains by.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Method {
+    /// Nothing: the base model.
+    Base,
+    /// FERRET.
+    Ferret(Reading),
+    /// DPSGD at (eps, delta).
+    Dpsgd {
+        /// The eps; delta is the study's.
+        eps: f64,
+    },
+    /// The mean gradient.
+    Nonprivate,
+}
+
+/// A run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spec {
+    /// The row of the tables it belongs to.
+    pub row: String,
+    /// SHA-256 of the base model's tensors.
+    pub base_sha256: String,
+    /// `embedded`, or SHA-256 of the file of records.
+    pub data: String,
+    /// Candidates asked for.
+    pub candidates: usize,
+    /// Records a side that are attacked.
+    pub audited: usize,
+    /// Which records.
+    pub part: Part,
+    /// By what.
+    pub method: Method,
+    /// The delta of every (eps, delta).
+    pub delta: f64,
+    /// Expected batch size.
+    pub batch: u64,
+    /// Passes over the records.
+    pub epochs: u32,
+    /// Take only as many steps as this reading computes with the same batch, epochs and seed.
+    pub steps_of: Option<Reading>,
+    /// Peak learning rate.
+    pub learning_rate: f64,
+    /// The learning rate by step.
+    pub schedule: Schedule,
+    /// Of records, coins and public randomness.
+    pub seed: u64,
+    /// Fixes sampling and noise too; the run is then not private.
+    pub insecure_seed: Option<u64>,
+}
+
+impl Spec {
+    /// The name of its file: a hash of everything that decides it.
+    pub fn hash(&self) -> String {
+        let text = serde_json::to_string(self).expect("plain values");
+        let digest = Sha256::digest(format!("{VERSION} {text}"));
+        digest[..16].iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Which runs take the same time a computed step: all but seed, budget, rate and length.
+    pub fn kind(&self) -> String {
+        let mut like = self.clone();
+        (like.seed, like.epochs, like.learning_rate, like.steps_of) = (0, 0, 0.0, None);
+        (like.part, like.row, like.insecure_seed) = (Part::Result, String::new(), None);
+        match &mut like.method {
+            Method::Ferret(reading) => {
+                reading.nats = 0.0;
+                if let Release::Rr { eps } | Release::Gaussian { eps } = &mut reading.release {
+                    *eps = 0.0;
+                }
+            }
+            Method::Dpsgd { eps } => *eps = 0.0,
+            _ => {}
+        }
+        serde_json::to_string(&like).expect("plain values")
+    }
+
+    /// The arm that this is in `world`.
+    pub fn arm(&self, world: &World) -> Result<Arm> {
+        self.build(world, true)
+    }
+
+    /// An arm that takes as many steps of the same kind, with any noise: to be timed, not run.
+    pub fn sketch(&self, world: &World) -> Result<Arm> {
+        self.build(world, false)
+    }
+
+    fn build(&self, world: &World, calibrated: bool) -> Result<Arm> {
+        let layout = &world.base.weights.layout;
+        let common = Common {
+            records: world.members.len() as u64,
+            batch: self.batch,
+            epochs: self.epochs,
+            learning_rate: self.learning_rate,
+            schedule: self.schedule,
+            seed: self.seed,
+        };
+        let steps = || -> Result<u32> {
+            let Some(reading) = &self.steps_of else { return common.steps() };
+            let like = reading.settings(layout, &common)?;
+            let fires = like.fires(like.steps);
+            Ok((fires.chunk_by(|a, b| a.0 == b.0).count() as u32).max(1))
+        };
+        let plan = match &self.method {
+            Method::Base => Plan::Base,
+            Method::Ferret(reading) => {
+                let mut s = reading.settings(layout, &common)?;
+                match reading.release {
+                    Release::Bit => {}
+                    Release::Rr { eps } if calibrated => s = settings::with_flips(s, eps, self.delta)?,
+                    Release::Gaussian { eps } if calibrated => s = settings::with_dither(s, eps, self.delta)?,
+                    Release::Rr { .. } | Release::Gaussian { .. } => s.batch_per = BatchPer::Bit,
+                }
+                Plan::Ferret(Box::new(s))
+            }
+            Method::Dpsgd { eps } => {
+                let (steps, eps) = (steps()?, calibrated.then_some(*eps));
+                Plan::Dense(Box::new(settings::dpsgd(&common, eps, self.delta, steps)?))
+            }
+            Method::Nonprivate => Plan::Dense(Box::new(settings::dense(&common, dense::Method::Nonprivate, steps()?))),
+        };
+        Ok(Arm { name: self.row.clone(), plan, delta: self.delta })
+    }
+
+    /// The column of the paper's tables: the budget, or that of the reading whose steps are matched.
+    pub fn column(&self) -> f64 {
+        self.steps_of.as_ref().map_or(self.budget().0, |reading| reading.nats)
+    }
+
+    /// The budget and its unit, as tables write it.
+    pub fn budget(&self) -> (f64, &'static str) {
+        match &self.method {
+            Method::Base => (0.0, "saw no record"),
+            Method::Ferret(Reading { payload: Payload::TrueGradient, .. }) | Method::Nonprivate => {
+                (f64::INFINITY, "not private")
+            }
+            Method::Ferret(Reading { release: Release::Rr { eps } | Release::Gaussian { eps }, .. }) => {
+                (*eps, "eps at delta")
+            }
+            Method::Ferret(reading) => (reading.nats, "nats"),
+            Method::Dpsgd { eps } => (*eps, "eps at delta"),
+        }
+    }
+}
