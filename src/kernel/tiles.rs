@@ -12,6 +12,7 @@
 //! give the same bits (tested), and where the element lies in C does not matter.
 
 use super::gemm::{FEW_ROWS, KC, Onto};
+use ndarray::ArrayView2;
 use std::arch::x86_64::*;
 use std::cell::RefCell;
 
@@ -375,11 +376,63 @@ unsafe fn tile<const R: usize, const V: usize>(
     }
 }
 
+/// [`super::Real::pack_16`].
+pub fn pack_16(rows: ArrayView2<f32>, packed: &mut [f32]) -> bool {
+    let (high, k) = rows.dim();
+    if !supported() || rows.strides()[1] != 1 {
+        return false;
+    }
+    assert!(high <= LANES && packed.len() >= k * LANES, "16 rows at most, and room for them");
+    let place = (rows.as_ptr(), rows.strides()[0], 1);
+    for p in (0..k).step_by(LANES) {
+        let deep = LANES.min(k - p);
+        // SAFETY: the machine has AVX-512, the rows hold k numbers each, and `packed` has room for all.
+        unsafe {
+            let square = transposed(square((at(place, 0, p), place.1, 1), high, deep));
+            for (q, row) in square.into_iter().enumerate().take(deep) {
+                _mm512_storeu_ps(packed.as_mut_ptr().add((p + q) * LANES), row);
+            }
+        }
+    }
+    true
+}
+
+/// [`super::Real::tile_16`].
+pub fn tile_16(a: &[f32], b: &[f32], tile: &mut [f32]) -> bool {
+    /// # Safety
+    /// `tile` must hold 16 x 16 numbers.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn add(a: &[[f32; LANES]], b: &[[f32; LANES]], tile: *mut f32) {
+        let mut sums = [_mm512_setzero_ps(); LANES];
+        for (a, b) in a.iter().zip(b) {
+            // SAFETY: `b` is 16 numbers.
+            let b = unsafe { _mm512_loadu_ps(b.as_ptr()) };
+            for (sum, &a) in sums.iter_mut().zip(a) {
+                *sum = _mm512_fmadd_ps(_mm512_set1_ps(a), b, *sum);
+            }
+        }
+        for (r, &sum) in sums.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                let row = tile.add(r * LANES);
+                _mm512_storeu_ps(row, _mm512_add_ps(_mm512_loadu_ps(row), sum));
+            }
+        }
+    }
+    if !supported() {
+        return false;
+    }
+    assert_eq!(tile.len(), LANES * LANES);
+    // SAFETY: the machine has AVX-512, and the tile's size was just checked.
+    unsafe { add(a.as_chunks().0, b.as_chunks().0, tile.as_mut_ptr()) };
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::kernel::elementwise::tests::noise;
-    use ndarray::{Array2, ArrayView2, s};
+    use ndarray::{Array2, s};
 
     fn tiled(alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, onto: Onto<f32>, c: &mut Array2<f32>) {
         let (size, stride) = ((a.nrows(), a.ncols(), b.ncols()), c.strides()[0]);
