@@ -17,6 +17,7 @@ use super::event::{Event, Step};
 use super::lattice::{Grid, LARGEST_LOSS, Lattice};
 use super::spectrum::{Found, Parts, Side, Window};
 use crate::error::{Error, Result};
+use rayon::prelude::*;
 use rustfft::FftPlanner;
 
 /// The upper bound is epsilon at delta (1 - RESERVE), the lower at delta (1 + RESERVE).
@@ -63,13 +64,14 @@ impl Accountant for Pld {
         {
             return Ok(binomial::epsilon(flip, sampling_rate, count, delta));
         }
-        let mut planner = FftPlanner::new();
-        let mut sides = Vec::new();
-        for direction in [Direction::Remove, Direction::Add] {
+        // The two directions know nothing of each other: one thread each.
+        let side = |direction| {
             let curves: Vec<(Curve, u64)> = steps.iter().map(|&(s, c)| (Curve::new(s, direction), c)).collect();
-            let window = aim(&curves, delta, self.largest_log2, &mut planner);
-            sides.push((curves, window, Bounds { lower: 0.0, upper: f64::INFINITY }));
-        }
+            let window = aim(&curves, delta, self.largest_log2, &mut FftPlanner::new());
+            (curves, window, Bounds { lower: 0.0, upper: f64::INFINITY })
+        };
+        let (remove, add) = rayon::join(|| side(Direction::Remove), || side(Direction::Add));
+        let mut sides = [remove, add];
         let worst = |sides: &[(_, _, Bounds)]| Bounds {
             lower: sides.iter().map(|s| s.2.lower).fold(0.0, f64::max),
             upper: sides.iter().map(|s| s.2.upper).fold(0.0, f64::max),
@@ -78,11 +80,11 @@ impl Accountant for Pld {
         let start = sides.iter().map(|s| shortest(&s.1, count, 14, self.largest_log2)).max().unwrap_or(14);
         for log2 in (start..=self.largest_log2.max(start)).step_by(2) {
             let floor = worst(&sides).lower;
-            for (curves, window, bounds) in sides.iter_mut().filter(|s| s.2.upper > floor) {
-                let new = enclose(curves, window, 1 << log2, delta, &mut planner);
+            sides.par_iter_mut().filter(|s| s.2.upper > floor).for_each(|(curves, window, bounds)| {
+                let new = enclose(curves, window, 1 << log2, delta, &mut FftPlanner::new());
                 bounds.lower = bounds.lower.max(new.lower);
                 bounds.upper = bounds.upper.min(new.upper);
-            }
+            });
             let all = worst(&sides);
             let meaningless = all.upper.is_finite() && all.upper > LARGEST_LOSS;
             if meaningless || all.upper - all.lower <= self.tolerance * all.upper {
@@ -91,6 +93,7 @@ impl Accountant for Pld {
         }
         let mut bounds = worst(&sides);
         if let Some(h) = self.interval {
+            let mut planner = FftPlanner::new();
             bounds.upper = 0.0;
             for (curves, window, _) in &sides {
                 bounds.upper = bounds.upper.max(at_interval(curves, window, h, delta, &mut planner)?);
