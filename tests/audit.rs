@@ -488,6 +488,7 @@ fn broken_input_gets_one_sentence() {
         (more(&["--dp-epsilon=-1"]), &["--dp-epsilon"]),
         (more(&["--candidates", "2,2"]), &["--candidates"]),
         (more(&["--shadows", "1"]), &["--shadows 1"]),
+        (more(&["--shadows", "3"]), &["--shadows 3", "at least 4"]),
         (more(&["--shadows", "2", "--shadow-method", "magic"]), &["magic", "ferret-max"]),
         (
             vec![

@@ -153,7 +153,7 @@ fn shadow_models_are_trained_as_the_run_was() {
         ("ferret-2", "--epsilon 3 --release rr --flip 0.1 --learning-rate 7e-4 --seed 9", "ferret"),
     ] {
         json_of(train(dir, method, "run", &format!("--batch 6 --epochs 3 --max-steps 6 --json --quiet {more}")));
-        let found = audit(dir, "run", "--shadows 2 --out report");
+        let found = audit(dir, "run", "--shadows 4 --out report");
         let file = if kind == "dense" { "run/run.json" } else { "run/transcript.json" };
         let run = read(file);
         assert_eq!((&run["steps_run"], &run["settings"]["steps"]), (&json!(6), &json!(12)), "{method}");
@@ -161,9 +161,9 @@ fn shadow_models_are_trained_as_the_run_was() {
         same_but_sizes(run["settings"].clone(), shadow.clone());
         assert_eq!((&shadow["records"], &shadow["steps"]), (&json!(24), &json!(12)), "{method}: half of 48");
         assert_eq!(found["shadows"]["share_of_steps"], 0.5, "stopped where the run was");
-        assert_eq!(found["shadows"]["trained_now"], 2);
+        assert_eq!(found["shadows"]["trained_now"], 4);
         // Asked for otherwise.
-        let other = audit(dir, "run", "--shadows 2 --shadow-epochs 1 --shadow-learning-rate 0.5");
+        let other = audit(dir, "run", "--shadows 4 --shadow-epochs 1 --shadow-learning-rate 0.5");
         let shadow = &other["shadows"]["method"][kind];
         assert_eq!((&shadow["learning_rate"], &shadow["epochs"]), (&json!(0.5), &json!(1)), "{method}");
         assert_eq!(other["shadows"]["share_of_steps"], 1.0);

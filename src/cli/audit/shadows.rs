@@ -140,6 +140,12 @@ impl ShadowArgs {
         };
         let size = trained[0].iter().filter(|&&t| t).count();
         let method = Method::named(name, &pair.base.weights.layout, known, changes, size)?;
+        if online && self.shadows < 4 {
+            return Err(Error::usage(format!(
+                "--shadows {}: online, each record is in half of the shadow models, and a spread needs two: give at least 4",
+                self.shadows
+            )));
+        }
         // Whoever says how long the shadows train means that.
         let share = if self.shadow_epochs.is_some() { 1.0 } else { known.share(name) };
         let store = match (&self.shadow_cache, cache.dir()) {
