@@ -40,7 +40,7 @@ fn memorise(base: &Weights, records: &[Example], epochs: u32, batch: u64) -> Wei
     let hash = checkpoint::tensors_sha256(base);
     let changes = Changes { batch: Some(batch), epochs: Some(epochs), learning_rate: Some(5e-3), ..Changes::default() };
     let method = Method::named("nonprivate", &base.layout, Known::default(), changes, records.len()).unwrap();
-    let task = Task { base: base.clone(), base_sha256: &hash, method: &method, records, seed: 1 };
+    let task = Task { base: base.clone(), base_sha256: &hash, method: &method, records, share: 1.0, seed: 1 };
     train_shadow(Cpu::<f32>::new(), task, || Ok(())).unwrap().weights
 }
 
@@ -488,6 +488,7 @@ fn broken_input_gets_one_sentence() {
         (more(&["--dp-epsilon=-1"]), &["--dp-epsilon"]),
         (more(&["--candidates", "2,2"]), &["--candidates"]),
         (more(&["--shadows", "1"]), &["--shadows 1"]),
+        (more(&["--shadows", "3"]), &["--shadows 3", "at least 4"]),
         (more(&["--shadows", "2", "--shadow-method", "magic"]), &["magic", "ferret-max"]),
         (
             vec![

@@ -60,6 +60,19 @@ impl Cache {
     }
 }
 
+impl Cache {
+    /// What [`Cache::chunks`] would give without computing anything, if that is all there.
+    pub(super) fn find(&self, kind: &str, weights_sha256: &str, examples: &[Example]) -> Option<Vec<Vec<f32>>> {
+        let dir = self.dir.as_ref()?;
+        examples.chunks(CHUNK).map(|chunk| load(&dir.join(name(kind, weights_sha256, chunk)))).collect()
+    }
+
+    /// Its folder, if it has one.
+    pub fn dir(&self) -> Option<&Path> {
+        self.dir.as_deref()
+    }
+}
+
 /// SHA-256 of examples, in lower-case hexadecimal.
 pub(super) fn examples_sha256(examples: &[Example]) -> String {
     let mut hash = Sha256::new();
@@ -137,6 +150,8 @@ mod tests {
         };
         assert_eq!(run(&cache, "a", "w", &examples), 2);
         assert_eq!(run(&cache, "a", "w", &examples), 0);
+        assert_eq!(cache.find("a", "w", &examples).unwrap().concat().len(), 300);
+        assert!(cache.find("a", "v", &examples).is_none() && Cache::none().find("a", "w", &examples).is_none());
         assert_eq!(run(&Cache::none(), "a", "w", &examples), 2);
         assert_eq!(run(&cache, "a", "v", &examples), 2);
         assert_eq!(run(&cache, "b", "w", &examples), 2);

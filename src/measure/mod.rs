@@ -19,4 +19,4 @@ pub use attacks::{Scored, shadow_attacks, threshold_attacks};
 pub use cache::Cache;
 pub use leakage::{Reading, leakage};
 pub use norms::gradient_norms;
-pub use tokens::{compressed_bytes, mean_log_probs, token_stats};
+pub use tokens::{cached_log_probs, compressed_bytes, log_probs, mean_log_probs, token_stats};

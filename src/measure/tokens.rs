@@ -61,6 +61,30 @@ pub fn mean_log_probs(stats: &[TokenStats]) -> Vec<f64> {
     stats.iter().map(mean).collect()
 }
 
+const LOG_PROBS: &str = "mean log-probabilities";
+
+/// [`mean_log_probs`] alone, rounded to f32: 4 bytes a record in the cache, under any `name` that decides the weights (a shadow
+/// model's settings, say, so that [`cached_log_probs`] finds them before the model is trained again).
+pub fn log_probs<B: Backend>(
+    decoder: &Decoder<B>,
+    name: &str,
+    examples: &[Example],
+    cache: &Cache,
+    done: impl FnMut(usize) -> Result<()>,
+) -> Result<Vec<f64>> {
+    let chunks = cache.chunks(LOG_PROBS, name, examples, done, |chunk, done| {
+        let stats = token_stats(decoder, name, chunk, &Cache::none(), done)?;
+        Ok(mean_log_probs(&stats).into_iter().map(|x| x as f32).collect())
+    })?;
+    Ok(chunks.into_iter().flatten().map(f64::from).collect())
+}
+
+/// What [`log_probs`] left in the cache, if that is all there.
+pub fn cached_log_probs(name: &str, examples: &[Example], cache: &Cache) -> Option<Vec<f64>> {
+    let found = cache.find(LOG_PROBS, name, examples)?.into_iter().flatten().map(f64::from).collect::<Vec<_>>();
+    (found.len() == examples.len()).then_some(found)
+}
+
 /// Each record's length after zlib: of the text of the tokens that count, or, without a tokenizer, of their ids in bytes.
 pub fn compressed_bytes(examples: &[Example], tokenizer: Option<&Tokenizer>, vocab: usize) -> Result<Vec<usize>> {
     let width = if vocab <= 1 << 8 {

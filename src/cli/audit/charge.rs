@@ -4,6 +4,7 @@ use super::pair::{self, Pair};
 use crate::audit::bound::{Bound, Charge, Design, Neighbours};
 use crate::error::{Error, Result};
 use crate::measure::shadow::Known;
+use crate::method::dense;
 use crate::method::ferret::{Payload, Transcript};
 use crate::privacy::guarantee::Guarantee;
 use crate::privacy::statement::{Released, Statement};
@@ -47,6 +48,7 @@ pub(super) struct ChargeArgs {
 pub(super) struct Found {
     pub charges: Vec<Charge>,
     pub transcript: Option<Transcript>,
+    pub record: Option<dense::Record>,
     pub statement: Option<Statement>,
 }
 
@@ -56,8 +58,9 @@ impl ChargeArgs {
         // What flags charge may be about a model that its transcript does not fit.
         let own = |charge: Charge| {
             let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
+            let record = pair::record_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
             let statement = pair::statement_of(&pair.tuned).ok().flatten();
-            Ok(Found { charges: vec![charge], transcript, statement })
+            Ok(Found { charges: vec![charge], transcript, record, statement })
         };
         if let Some(bits) = self.bits {
             return own(Charge::Bits(bits));
@@ -71,9 +74,17 @@ impl ChargeArgs {
             }
             return own(Charge::EpsDelta { eps, delta: self.delta, neighbours: Neighbours::AddRemove });
         }
+        Found::of(pair)
+    }
+}
+
+impl Found {
+    /// What the tuned model's folder tells.
+    pub fn of(pair: &Pair) -> Result<Self> {
         let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256)?;
+        let record = pair::record_of(&pair.tuned, &pair.tuned_sha256)?;
         let statement = pair::statement_of(&pair.tuned)?;
-        Ok(Found { charges: charges(transcript.as_ref(), statement.as_ref()), transcript, statement })
+        Ok(Self { charges: charges(transcript.as_ref(), statement.as_ref()), transcript, record, statement })
     }
 }
 
@@ -103,7 +114,7 @@ fn charges(transcript: Option<&Transcript>, statement: Option<&Statement>) -> Ve
 impl Found {
     /// For shadow models.
     pub fn known(&self) -> Known<'_> {
-        Known { transcript: self.transcript.as_ref(), statement: self.statement.as_ref() }
+        Known { transcript: self.transcript.as_ref(), record: self.record.as_ref(), statement: self.statement.as_ref() }
     }
 
     /// The charge with the tightest bound on the advantage; no guarantee where nothing is promised.

@@ -2,13 +2,16 @@
 
 mod canaries;
 mod charge;
+mod judge;
 mod leakage;
 mod members;
+mod own;
 mod pair;
 mod plant;
 mod shadows;
 
 use crate::error::Result;
+pub(super) use own::{OwnArgs, OwnRun};
 
 /// What a tuned model gives away: membership attacks on a base and a tuned model, canaries, FERRET's leakage meter.
 ///

@@ -5,6 +5,7 @@ use crate::cli::interrupt;
 use crate::data::{self, Example, LoadOptions, Loss};
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::method::dense;
 use crate::method::ferret::{Transcript, transcript};
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
@@ -71,6 +72,22 @@ pub(super) fn transcript_of(tuned: &Checkpoint, tuned_sha256: &str) -> Result<Op
             path,
             "is not of the model beside it: its tuned_sha256 names other tensors, so what it charges says nothing about them; \
              remove it, or audit the model that it belongs to",
+        ));
+    }
+    Ok(Some(found))
+}
+
+/// What a model was told that was trained with whole updates, as its folder tells.
+pub(super) fn record_of(tuned: &Checkpoint, tuned_sha256: &str) -> Result<Option<dense::Record>> {
+    let path = tuned.folder.join(dense::RECORD);
+    if !path.exists() {
+        return Ok(None);
+    }
+    let found = dense::Record::from_json(&read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
+    if found.tuned_sha256 != tuned_sha256 {
+        return Err(Error::file(
+            path,
+            "is not of the model beside it: its tuned_sha256 names other tensors; remove it, or audit the model that it belongs to",
         ));
     }
     Ok(Some(found))

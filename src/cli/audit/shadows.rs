@@ -8,10 +8,11 @@ use crate::data::{Example, Loss};
 use crate::error::{Error, Result};
 use crate::measure::attacks::ShadowScores;
 use crate::measure::shadow::{Changes, Known, Method, Store, Task, halves, in_parallel, subsets};
-use crate::measure::{Cache, mean_log_probs, token_stats};
-use crate::model::{Decoder, Weights, checkpoint, memory};
+use crate::measure::{Cache, cached_log_probs, log_probs};
+use crate::model::{Decoder, Weights, memory};
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// LiRA and RMIA.
 #[derive(clap::Args, Debug)]
@@ -28,7 +29,7 @@ pub(super) struct ShadowArgs {
     #[arg(long, requires = "shadow_data")]
     shadow_online: bool,
     /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, nonprivate, dpsgd, dp-signsgd, signsgd or qsgd [default: the
-    /// audited run's own method, with the settings that its transcript or statement tells, else nonprivate]
+    /// audited run's own method, with the settings that its folder tells, else nonprivate]
     #[arg(long, value_name = "METHOD")]
     shadow_method: Option<String>,
     /// FERRET's budget in nats [default: the audited run's, else 0.5]
@@ -43,7 +44,7 @@ pub(super) struct ShadowArgs {
     /// Expected batch size [default: the audited run's, else 50]
     #[arg(long, value_name = "N")]
     shadow_batch: Option<u64>,
-    /// Peak learning rate [default: the audited run's where a transcript tells it, else the paper's]
+    /// Peak learning rate [default: the audited run's, else the paper's]
     #[arg(long, value_name = "RATE")]
     shadow_learning_rate: Option<f64>,
     /// Seed of who is trained on what
@@ -52,7 +53,8 @@ pub(super) struct ShadowArgs {
     /// Shadow models trained at once [default: as many as threads, if their memory stays below 2 GiB; else one, with all threads]
     #[arg(long, value_name = "N")]
     shadow_jobs: Option<usize>,
-    /// A folder that keeps shadow models by the hash of their settings and records
+    /// A folder that keeps whole shadow models by the hash of their settings and records, for audits of other records too [default:
+    /// the audit's cache keeps what they say about these records, and FERRET's transcripts]
     #[arg(long, value_name = "FOLDER")]
     shadow_cache: Option<PathBuf>,
 }
@@ -70,6 +72,9 @@ pub(super) struct Plan {
     store: Store,
     seed: u64,
     online: bool,
+    share: f64,
+    /// How many were really trained, the others being found.
+    fresh: AtomicUsize,
 }
 
 impl ShadowArgs {
@@ -81,6 +86,7 @@ impl ShadowArgs {
         outside: &[Example],
         loss: Loss,
         known: Known,
+        cache: &Cache,
     ) -> Result<Option<Plan>> {
         if self.shadows == 0 {
             return Ok(None);
@@ -134,7 +140,19 @@ impl ShadowArgs {
         };
         let size = trained[0].iter().filter(|&&t| t).count();
         let method = Method::named(name, &pair.base.weights.layout, known, changes, size)?;
-        let store = self.shadow_cache.as_deref().map_or_else(|| Ok(Store::none()), Store::at)?;
+        if online && self.shadows < 4 {
+            return Err(Error::usage(format!(
+                "--shadows {}: online, each record is in half of the shadow models, and a spread needs two: give at least 4",
+                self.shadows
+            )));
+        }
+        // Whoever says how long the shadows train means that.
+        let share = if self.shadow_epochs.is_some() { 1.0 } else { known.share(name) };
+        let store = match (&self.shadow_cache, cache.dir()) {
+            (Some(dir), _) => Store::at(dir)?,
+            (None, Some(dir)) => Store::light(&dir.join("shadows"))?,
+            (None, None) => Store::none(),
+        };
         let jobs = self.shadow_jobs.unwrap_or_else(|| {
             let longest = pool.iter().map(|e| e.ids.len()).max().unwrap_or(1);
             let needs = memory::estimate(&pair.base.weights.config, 8, longest);
@@ -142,8 +160,8 @@ impl ShadowArgs {
             let threads = rayon::current_num_threads();
             if each.saturating_mul(threads as u64) <= 2 << 30 { threads } else { 1 }
         });
-        let plan = Plan { method, pool, trained, population, jobs, store, seed: self.shadow_seed, online };
-        Ok(Some(plan))
+        let (seed, fresh) = (self.shadow_seed, AtomicUsize::new(0));
+        Ok(Some(Plan { method, pool, trained, population, jobs, store, seed, online, share, fresh }))
     }
 }
 
@@ -153,6 +171,7 @@ impl Plan {
         json!({
             "count": self.trained.len(), "online": self.online, "method": self.method, "pool": self.pool.len(),
             "trained_on": self.trained[0].iter().filter(|&&t| t).count(), "population": self.population.len(),
+            "share_of_steps": self.share, "trained_now": self.fresh.load(Ordering::SeqCst),
         })
     }
 }
@@ -183,11 +202,18 @@ pub(super) fn scores(
             base_sha256: &pair.base_sha256,
             method: &method,
             records: &records,
+            share: plan.share,
             seed: plan.seed.wrapping_add(shadow as u64 + 1),
         };
-        let weights = compute.run(Train { store: &plan.store, task })?;
-        let hash = checkpoint::tensors_sha256(&weights);
-        let scores = with_decoder(compute, weights, Say { hash: &hash, all, cache })?;
+        let key = task.key();
+        let scores = match cached_log_probs(&key, all, cache) {
+            Some(scores) => scores,
+            None => {
+                let (weights, fresh) = compute.run(Train { store: &plan.store, task })?;
+                plan.fresh.fetch_add(usize::from(fresh), Ordering::SeqCst);
+                with_decoder(compute, weights, Say { key: &key, all, cache })?
+            }
+        };
         bar.step(1)?;
         Ok(scores)
     })?;
@@ -209,15 +235,15 @@ struct Train<'a> {
 }
 
 impl Job for Train<'_> {
-    type Output = Weights;
+    type Output = (Weights, bool);
 
-    fn run<B: Backend>(self, backend: B) -> Result<Weights> {
+    fn run<B: Backend>(self, backend: B) -> Result<(Weights, bool)> {
         self.store.get(backend, self.task, go_on)
     }
 }
 
 struct Say<'a> {
-    hash: &'a str,
+    key: &'a str,
     all: &'a [Example],
     cache: &'a Cache,
 }
@@ -226,6 +252,6 @@ impl OnDecoder for Say<'_> {
     type Output = Vec<f64>;
 
     fn run<B: Backend>(self, decoder: &Decoder<B>) -> Result<Vec<f64>> {
-        Ok(mean_log_probs(&token_stats(decoder, self.hash, self.all, self.cache, |_| go_on())?))
+        log_probs(decoder, self.key, self.all, self.cache, |_| go_on())
     }
 }

@@ -10,7 +10,7 @@ use crate::cli::interrupt;
 use crate::data::{Dataset, Example};
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::method::dense::{Method, Privacy, Run, Settings, State, Trainer, Variant};
+use crate::method::dense::{Method, Privacy, RECORD, Record, Run, Settings, State, Trainer, Variant};
 use crate::method::ferret::{Engine, MaskKind, Payload, Route};
 use crate::method::folder::Folder;
 use crate::method::{Opening, Sensitive};
@@ -77,11 +77,17 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if secret.is_insecure() {
         args.note("note: not private: sampling and noise are known (--insecure-seed)");
     }
-    let summary = args.compute.run(Work { args, start, settings, folder, secret, logged, planned })?;
-    if args.json {
-        return fsio::print(&format!("{summary}\n"));
-    }
-    fsio::print(&text(&summary))
+    let summary = args.compute.run(Work {
+        args,
+        start,
+        settings,
+        base_sha256: begun.base_sha256,
+        folder,
+        secret,
+        logged,
+        planned,
+    })?;
+    super::conclude(args, summary, text)
 }
 
 /// Arguments of other methods are refused, not passed over.
@@ -243,6 +249,7 @@ struct Work<'a> {
     args: &'a Args,
     start: Start,
     settings: Settings,
+    base_sha256: String,
     folder: Folder,
     secret: Secret,
     logged: bool,
@@ -253,7 +260,7 @@ impl Job for Work<'_> {
     type Output = Value;
 
     fn run<B: Backend>(self, backend: B) -> Result<Value> {
-        let Work { args, start, settings, mut folder, secret, logged, planned } = self;
+        let Work { args, start, settings, base_sha256, mut folder, secret, logged, planned } = self;
         let Start { checkpoint: mut base, records, held_out } = start;
         let private_method = settings.method.privacy().is_some();
         if args.log_private && !logged {
@@ -312,6 +319,14 @@ impl Job for Work<'_> {
         statement.private_logs = logged || args.log_private;
         let statement = statement.finish();
         write_statement(folder.path(), &statement)?;
+        let record = Record {
+            version: Record::VERSION,
+            settings: settings.clone(),
+            steps_run,
+            base_sha256,
+            tuned_sha256: checkpoint::tensors_sha256(&weights),
+        };
+        fsio::write(&folder.path().join(RECORD), record.to_json().as_bytes())?;
         let mut options = base.save_options();
         options.dtype = Dtype::F32;
         checkpoint::save(folder.path(), &weights, &options)?;

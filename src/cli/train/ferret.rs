@@ -74,10 +74,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let work = Work { args, start, settings, base_sha256, releases, folder, secret, fires, logged };
     let summary = args.compute.run(work)?;
-    if args.json {
-        return fsio::print(&format!("{summary}\n"));
-    }
-    fsio::print(&text(&summary))
+    super::conclude(args, summary, text)
 }
 
 /// The settings that the arguments and the data make.

@@ -3,6 +3,7 @@
 mod dense;
 mod ferret;
 
+use super::audit::{OwnArgs, OwnRun};
 use super::common::{Compute, DataArg, ModelArg};
 use crate::data::{self, Dataset, LoadOptions};
 use crate::error::{Error, Result};
@@ -105,6 +106,8 @@ pub struct Args {
     ferret: FerretArgs,
     #[command(flatten, next_help_heading = "DPSGD and other whole updates")]
     dense: DenseArgs,
+    #[command(flatten, next_help_heading = "Audit")]
+    audit: OwnArgs,
 
     /// Also log tokens, seconds and loss of each step, which depend on the realised batch; the statement then says so
     #[arg(long, help_heading = "Running")]
@@ -229,6 +232,11 @@ struct Start {
 /// Run the verb.
 pub fn run(args: Args) -> Result<()> {
     let method = args.method.as_str();
+    if args.resume && args.audit.asked() && finished(&args.out) {
+        // Only the audit is left to do, or to go on with.
+        super::interrupt::listen();
+        return conclude(&args, json!({"method": method, "out": args.out}), text_tail);
+    }
     if method == "ferret" || Grouping::of_method(method).is_some() {
         return ferret::run(&args);
     }
@@ -242,11 +250,43 @@ pub fn run(args: Args) -> Result<()> {
     )))
 }
 
+/// Whether a run in `dir` is over.
+fn finished(dir: &Path) -> bool {
+    dir.join("model.safetensors").exists() && dir.join("privacy.json").exists() && !dir.join("state").exists()
+}
+
+/// Print the summary of a finished run, after its audit if one is asked for.
+fn conclude(args: &Args, mut summary: Value, text: fn(&Value) -> String) -> Result<()> {
+    if !args.json {
+        fsio::print(&text(&summary))?;
+    }
+    let (base, tuned) = (args.model.model.as_str(), args.out.as_path());
+    let run = OwnRun { base, tuned, data: &args.data, compute: &args.compute, quiet: args.quiet };
+    let audit = args.audit.run(run).map_err(|e| match e {
+        Error::Interrupted(_) => Error::Interrupted(
+            "stopped in the audit; the model is finished, and the same command with --resume goes on with the audit"
+                .into(),
+        ),
+        e => e,
+    })?;
+    match (audit, args.json) {
+        (Some((_, table)), false) => fsio::print(&table),
+        (None, false) => Ok(()),
+        (audit, true) => {
+            if let Some((found, _)) = audit {
+                summary["audit"] = found;
+            }
+            fsio::print(&format!("{summary}\n"))
+        }
+    }
+}
+
 impl Args {
     /// Read model and records.
     fn start(&self) -> Result<Start> {
         let (checkpoint, tokenizer) = self.model.open()?;
         let records = self.data.open(&checkpoint, tokenizer.as_ref(), None)?;
+        self.audit.check(&self.data, &checkpoint, tokenizer.as_ref())?;
         let held_out = self.eval_data.as_deref().map(|path| self.held_out(path, &checkpoint, tokenizer.as_ref()));
         Ok(Start { checkpoint, records, held_out: held_out.transpose()? })
     }
@@ -326,7 +366,7 @@ fn evaluate<B: Backend>(decoder: &Decoder<B>, held_out: &Option<Dataset>) -> Res
 }
 
 /// Write the statement beside the model.
-fn write_statement(dir: &Path, statement: &Statement) -> Result<()> {
+pub(super) fn write_statement(dir: &Path, statement: &Statement) -> Result<()> {
     fsio::write(&dir.join("privacy.json"), statement.to_json().as_bytes())?;
     fsio::write(&dir.join("PRIVACY.md"), statement.to_markdown().as_bytes())
 }

@@ -29,19 +29,34 @@ pub enum Method {
 pub struct Known<'a> {
     /// Of a FERRET run: everything.
     pub transcript: Option<&'a Transcript>,
-    /// Of any run: method, sizes, noise, but no learning rate.
+    /// Of a run with whole updates: everything.
+    pub record: Option<&'a dense::Record>,
+    /// Of any run, one whose other files are gone too: method, sizes, noise, but no learning rate.
     pub statement: Option<&'a Statement>,
 }
 
 impl Known<'_> {
     /// The method's name.
     pub fn method(&self) -> Option<&str> {
-        self.transcript.map(|t| t.settings.method.as_str()).or(self.statement.map(|s| s.method.as_str()))
+        let own = self.transcript.map(|t| t.settings.method.as_str());
+        own.or(self.record.map(|r| r.settings.method.name())).or(self.statement.map(|s| s.method.as_str()))
     }
 
     /// How many records it was trained on.
     pub fn records(&self) -> Option<u64> {
-        self.transcript.map(|t| t.settings.records).or(self.statement.map(|s| s.records))
+        let own = self.transcript.map(|t| t.settings.records);
+        own.or(self.record.map(|r| r.settings.records)).or(self.statement.map(|s| s.records))
+    }
+
+    /// The share of its planned steps that a run by the method `name` made: below 1 where it was told to stop early.
+    pub fn share(&self, name: &str) -> f64 {
+        let own = self.transcript.filter(|t| t.settings.method == name).map(|t| (t.steps_run, t.settings.steps));
+        let own = own.or(self.own(name).map(|r| (r.steps_run, r.settings.steps)));
+        own.map_or(1.0, |(run, planned)| f64::from(run) / f64::from(planned))
+    }
+
+    fn own(&self, name: &str) -> Option<&dense::Record> {
+        self.record.filter(|r| r.settings.method.name() == name)
     }
 }
 
@@ -71,6 +86,18 @@ impl Method {
             (batch as u64, epochs as u32)
         });
         let (batch, epochs) = (changes.batch.unwrap_or(batch), changes.epochs.unwrap_or(epochs));
+        if let Some(record) = known.own(name) {
+            let mut settings = record.settings.clone();
+            settings.epochs = changes.epochs.unwrap_or(settings.epochs);
+            settings.batch = changes.batch.unwrap_or(settings.batch);
+            settings.learning_rate = changes.learning_rate.unwrap_or(settings.learning_rate);
+            if let (dense::Method::Dpsgd(p) | dense::Method::DpSignsgd(p), Some(noise)) =
+                (&mut settings.method, changes.noise_multiplier)
+            {
+                p.noise_multiplier = noise;
+            }
+            return Self::Dense(settings).sized(records);
+        }
         if let Some(method) = dense_method(name, statement, changes)? {
             let plain = method == dense::Method::Nonprivate;
             let settings = dense::Settings {
@@ -197,7 +224,7 @@ mod tests {
         let layout = Layout::new(&Preset::Tiny.config());
         let released = Released::NoisedSums { count: 40, noise_multiplier: 1.3, clip: 0.5, bits_per_update: None };
         let statement = Statement::new("dpsgd", released, Sampler::Poisson, 400, 0.05, 40);
-        let known = Known { transcript: None, statement: Some(&statement) };
+        let known = Known { statement: Some(&statement), ..Known::default() };
         let Method::Dense(s) = Method::named("dpsgd", &layout, known, Changes::default(), 100).unwrap() else {
             panic!()
         };

@@ -44,13 +44,16 @@ pub struct Task<'a> {
     pub method: &'a Method,
     /// What it learns from: as many records as the method's settings say.
     pub records: &'a [Example],
+    /// The share of the planned steps after which it stops: 1 unless the audited run stopped early.
+    pub share: f64,
     /// Decides samples and order.
     pub seed: u64,
 }
 
 /// Train one shadow model. `go_on` is asked before every step and stops the work by an error.
 pub fn train_shadow<B: Backend>(backend: B, task: Task, mut go_on: impl FnMut() -> Result<()>) -> Result<Shadow> {
-    let Task { base, base_sha256, method, records, seed } = task;
+    let stop = task.stop();
+    let Task { base, base_sha256, method, records, share: _, seed } = task;
     let secret = Secret::insecure(seed);
     match method {
         Method::Ferret(settings) => {
@@ -64,11 +67,11 @@ pub fn train_shadow<B: Backend>(backend: B, task: Task, mut go_on: impl FnMut() 
                 micro_batch: MICRO_BATCH,
             };
             let mut trainer = Trainer::new(backend, run)?;
-            while trainer.next_fire().is_some() {
+            while trainer.next_fire().is_some_and(|next| next < stop) {
                 go_on()?;
                 trainer.step()?;
             }
-            let (weights, transcript) = trainer.finish(settings.steps)?;
+            let (weights, transcript) = trainer.finish(stop)?;
             // True gradients are in no transcript.
             Ok(Shadow { weights, transcript: (settings.payload == Payload::Sign).then_some(transcript) })
         }
@@ -76,12 +79,11 @@ pub fn train_shadow<B: Backend>(backend: B, task: Task, mut go_on: impl FnMut() 
             let (settings, records) = (settings.clone(), Sensitive::new(records));
             let run = dense::Run { weights: base, settings, state: None, secret: &secret, records };
             let mut trainer = dense::Trainer::new(backend, run)?;
-            loop {
+            while trainer.next_step() < stop {
                 go_on()?;
-                if trainer.step()?.is_none() {
-                    return Ok(Shadow { weights: trainer.finish()?, transcript: None });
-                }
+                trainer.step()?;
             }
+            Ok(Shadow { weights: trainer.finish()?, transcript: None })
         }
     }
 }
@@ -90,6 +92,7 @@ pub fn train_shadow<B: Backend>(backend: B, task: Task, mut go_on: impl FnMut() 
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     dir: Option<PathBuf>,
+    whole: bool,
 }
 
 impl Store {
@@ -101,37 +104,58 @@ impl Store {
     /// Keep models in `dir`, which is made if it is not there.
     pub fn at(dir: &Path) -> Result<Self> {
         std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
-        Ok(Self { dir: Some(dir.to_owned()) })
+        Ok(Self { dir: Some(dir.to_owned()), whole: true })
     }
 
-    /// The model from the store, or [`train_shadow`] and keep it.
-    pub fn get<B: Backend>(&self, backend: B, task: Task, go_on: impl FnMut() -> Result<()>) -> Result<Weights> {
-        let Some(dir) = &self.dir else { return Ok(train_shadow(backend, task, go_on)?.weights) };
+    /// Keep in `dir` only what takes some kilobytes: FERRET's transcripts, no checkpoints.
+    pub fn light(dir: &Path) -> Result<Self> {
+        Ok(Self { whole: false, ..Self::at(dir)? })
+    }
+
+    /// The model from the store, or [`train_shadow`] and keep it. Whether it was trained comes with it.
+    pub fn get<B: Backend>(
+        &self,
+        backend: B,
+        task: Task,
+        go_on: impl FnMut() -> Result<()>,
+    ) -> Result<(Weights, bool)> {
+        let Some(dir) = &self.dir else { return Ok((train_shadow(backend, task, go_on)?.weights, true)) };
         let key = task.key();
         let (run, model) = (dir.join(format!("{key}.transcript.json")), dir.join(&key));
         if run.is_file() {
             let transcript = Transcript::from_json(&fsio::read_text(&run)?, &run)?;
-            return replay(task.base, &transcript, |_| ()).map_err(|e| Error::file(&run, e.to_string()));
+            let weights = replay(task.base, &transcript, |_| ()).map_err(|e| Error::file(&run, e.to_string()))?;
+            return Ok((weights, false));
         }
         if model.is_dir() {
-            return Ok(checkpoint::load_folder(&model)?.weights);
+            return Ok((checkpoint::load_folder(&model)?.weights, false));
         }
         let shadow = train_shadow(backend, task, go_on)?;
         match &shadow.transcript {
             Some(transcript) => fsio::write(&run, transcript.to_json()?.as_bytes())?,
+            None if !self.whole => {}
             None => checkpoint::save(&model, &shadow.weights, &SaveOptions::fresh(checkpoint::Dtype::F32))?,
         }
-        Ok(shadow.weights)
+        Ok((shadow.weights, true))
     }
 }
 
 impl Task<'_> {
+    /// Steps that are made.
+    fn stop(&self) -> u32 {
+        let steps = match self.method {
+            Method::Ferret(s) => s.steps,
+            Method::Dense(s) => s.steps,
+        };
+        (f64::from(steps) * self.share).round().clamp(0.0, f64::from(steps)) as u32
+    }
+
     /// The hash of everything that the model depends on.
-    fn key(&self) -> String {
+    pub fn key(&self) -> String {
         let settings = serde_json::to_string(self.method).expect("plain values");
         let mut hash = Sha256::new();
-        let (records, seed) = (examples_sha256(self.records), self.seed.to_string());
-        for part in ["shadow 1", self.base_sha256, &settings, &records, &seed] {
+        let (records, stop, seed) = (examples_sha256(self.records), self.stop().to_string(), self.seed.to_string());
+        for part in ["shadow 2", self.base_sha256, &settings, &records, &stop, &seed] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }

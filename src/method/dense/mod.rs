@@ -22,5 +22,5 @@ pub mod state;
 
 pub use crate::ops::compress;
 pub use run::{Run, Step, Trainer};
-pub use settings::{ClipRule, ClipStyle, Method, Privacy, Settings, Variant};
+pub use settings::{ClipRule, ClipStyle, Method, Privacy, RECORD, Record, Settings, Variant};
 pub use state::State;

@@ -122,6 +122,51 @@ pub struct Settings {
     pub seed: u64,
 }
 
+/// A finished run's file of this name in its folder holds its [`Record`].
+pub const RECORD: &str = "run.json";
+
+/// What a finished run was told and which model it made: what another run, a shadow model's say, needs to go the same way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// Version of this form.
+    pub version: u32,
+    /// Everything that the run was told.
+    pub settings: Settings,
+    /// Steps that were made of those planned.
+    pub steps_run: u32,
+    /// SHA-256 of the tensors it began at.
+    pub base_sha256: String,
+    /// SHA-256 of the tensors it ended at.
+    pub tuned_sha256: String,
+}
+
+impl Record {
+    /// Version of the JSON form.
+    pub const VERSION: u32 = 1;
+
+    /// The file's text.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain values") + "\n"
+    }
+
+    /// Read a file's text.
+    pub fn from_json(text: &str) -> Result<Self> {
+        let found: Self = serde_json::from_str(text).map_err(|e| Error::usage(e.to_string()))?;
+        if found.version != Self::VERSION || found.steps_run > found.settings.steps {
+            return Err(Error::usage(format!(
+                "version {} with {} of {} steps: expected version {} and no more steps than planned",
+                found.version,
+                found.steps_run,
+                found.settings.steps,
+                Self::VERSION
+            )));
+        }
+        found.settings.check()?;
+        Ok(found)
+    }
+}
+
 /// Far above any run, far below what would fill the memory.
 const MOST_STEPS: u32 = 100_000_000;
 

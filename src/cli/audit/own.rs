@@ -1,0 +1,140 @@
+//! A run's audit of itself: `ferret train --audit`.
+
+use super::charge::{Found, Membership};
+use super::judge::{Case, Judged, judge};
+use super::members;
+use super::pair::{self, Pair};
+use crate::audit::stats::Seeded;
+use crate::cli::common::{Compute, DataArg};
+use crate::data::{self, Example, LoadOptions};
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::model::checkpoint::Checkpoint;
+use crate::model::tokenizer::Tokenizer;
+use crate::privacy::statement::Statement;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// The folder in the run's own.
+const FOLDER: &str = "audit";
+
+/// What the statement says of it.
+const NOTE: &str = "An audit was run (--audit): the files in audit/ are computed from the private records, tell who is among them, \
+                    and are covered by no promise made here. Keep that folder as secret as the records; publish the model without it.";
+
+/// An audit after training.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Audit")]
+pub(in crate::cli) struct OwnArgs {
+    /// After training, run the threshold attacks of `ferret audit` on the run's own records against these, which it never saw;
+    /// FOLDER/audit gets tables, curves and scores. They are computed from the private records: keep them as secret
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
+    /// Score at most N of the members and N of the non-members, chosen at random
+    #[arg(long, value_name = "N", requires = "audit")]
+    audit_records: Option<usize>,
+    /// How it was decided which records are in --data and which in --audit; the bounds are about this choice
+    #[arg(long, value_enum, value_name = "HOW", default_value = "given", requires = "audit")]
+    audit_membership: Membership,
+}
+
+/// The run that is audited.
+pub(in crate::cli) struct OwnRun<'a> {
+    /// The model it began at, by name.
+    pub base: &'a str,
+    /// Its folder.
+    pub tuned: &'a Path,
+    /// Its records.
+    pub data: &'a DataArg,
+    /// Where to compute.
+    pub compute: &'a Compute,
+    /// No progress, no notes.
+    pub quiet: bool,
+}
+
+impl OwnArgs {
+    /// Whether an audit is asked for.
+    pub fn asked(&self) -> bool {
+        self.audit.is_some()
+    }
+
+    /// Refuse before training what would be refused after it.
+    pub fn check(&self, data: &DataArg, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> Result<()> {
+        let Some(path) = &self.audit else { return Ok(()) };
+        if self.audit_records == Some(0) {
+            return Err(Error::usage("--audit-records 0 leaves nothing to audit: give at least 1"));
+        }
+        let options = LoadOptions { loss: data.loss_on, ..LoadOptions::new(&checkpoint.weights.config) };
+        match data::load_examples(path, tokenizer, &options)?.targets() {
+            0 => Err(Error::file(path, "no record has a token to predict: there is nothing to audit with")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Declare the audit in the run's statement, then do it: the summary and the table, or none where none is asked for.
+    pub fn run(&self, run: OwnRun) -> Result<Option<(Value, String)>> {
+        let Some(nonmembers) = &self.audit else { return Ok(None) };
+        let Some(tuned) = run.tuned.to_str() else {
+            return Err(Error::file(run.tuned, "the audit needs a folder whose name is UTF-8"));
+        };
+        declare(run.tuned)?;
+        let out = run.tuned.join(FOLDER);
+        make_private(&out)?;
+        let mut pair = pair::open(run.base, tuned)?;
+        let found = Found::of(&pair)?;
+        let (inside, m) = self.choose(&mut pair, &run.data.data, run.data, 1)?;
+        let (outside, n) = self.choose(&mut pair, nonmembers, run.data, 2)?;
+        let case = Case {
+            names: [run.base, tuned],
+            pair,
+            found,
+            inside,
+            outside,
+            design: self.audit_membership.into(),
+            candidates: (m, n),
+            shadows: None,
+            gradient_norm: false,
+            min_k: 0.2,
+            cache: members::cache(None, Some(&out))?,
+            out: Some(&out),
+            compute: run.compute,
+            quiet: run.quiet,
+        };
+        let Judged { summary, text, .. } = judge(case)?;
+        Ok(Some((summary, text)))
+    }
+
+    /// The records of a file, at most as many as asked for, and how many there are.
+    fn choose(&self, pair: &mut Pair, path: &Path, data: &DataArg, seed: u64) -> Result<(Vec<Example>, u64)> {
+        let mut records = pair.records(path, data.loss_on)?;
+        let all = records.len() as u64;
+        if let Some(most) = self.audit_records.filter(|&most| most < records.len()) {
+            Seeded::new(seed).shuffle(&mut records);
+            records.truncate(most);
+        }
+        Ok((records, all))
+    }
+}
+
+/// Say in the statement what the audit is, before any of it is written.
+fn declare(dir: &Path) -> Result<()> {
+    let path = dir.join("privacy.json");
+    let mut statement =
+        Statement::from_json(&fsio::read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
+    if !statement.not_met.iter().any(|note| note == NOTE) {
+        statement.not_met.push(NOTE.into());
+        crate::cli::train::write_statement(dir, &statement)?;
+    }
+    Ok(())
+}
+
+/// A folder for its owner alone, where the system knows owners.
+fn make_private(dir: &Path) -> Result<()> {
+    std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700)).map_err(|e| Error::io(dir, e))?;
+    }
+    Ok(())
+}
