@@ -68,7 +68,7 @@ pub(super) fn judge(case: Case) -> Result<Judged> {
             hash: &pair.tuned_sha256,
             cache: &cache,
             what: "tuned",
-            quiet: quiet,
+            quiet,
         },
     )?;
     let base_weights = pair.take_base();
@@ -82,7 +82,7 @@ pub(super) fn judge(case: Case) -> Result<Judged> {
             hash: &pair.base_sha256,
             cache: &cache,
             what: "base",
-            quiet: quiet,
+            quiet,
         },
     )?;
     let log_probs = mean_log_probs(&tuned_stats.tokens);
