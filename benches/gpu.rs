@@ -233,6 +233,11 @@ mod gpu {
             b.add_outer_squares(&t[0], &t[1], &segments, &mut squares, 0);
             squares
         });
+        versus!(gpu, "sample norms, narrow", |b| [matrix(b, n, 16, 1), matrix(b, n, 16, 2)], |b, t| {
+            let mut squares = b.zeros(3, 1);
+            b.add_outer_squares(&t[0], &t[1], &segments, &mut squares, 0);
+            squares
+        });
         versus!(gpu, "sample norms, embedding", |b| [matrix(b, n, c, 1)], |b, t| {
             let mut squares = b.zeros(3, 1);
             b.add_row_squares(&ids, &t[0], &segments, &mut squares, 0);
