@@ -76,14 +76,7 @@ pub(super) fn judge(case: Case) -> Result<Judged> {
     let base_stats = pair::with_decoder(
         compute,
         base_weights,
-        Score {
-            examples: &all[..scored],
-            norms: None,
-            hash: &pair.base_sha256,
-            cache: &cache,
-            what: "base",
-            quiet,
-        },
+        Score { examples: &all[..scored], norms: None, hash: &pair.base_sha256, cache: &cache, what: "base", quiet },
     )?;
     let log_probs = mean_log_probs(&tuned_stats.tokens);
     let records = record_stats(&pair, &all[..scored], tuned_stats, base_stats)?;
