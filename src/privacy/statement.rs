@@ -4,8 +4,12 @@
 //! fields (a fixed secret seed, a sampler without a proof, private logs) are derived by [`Statement::finish`], so that no method can
 //! forget them.
 
+use super::accountant::Accountant;
+use super::event::Event;
 use super::guarantee::{Guarantee, number};
 use super::mi;
+use super::pld::Pld;
+use super::rdp::Rdp;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -151,6 +155,15 @@ impl Statement {
     pub fn claim(&mut self, guarantee: Guarantee, accountant: &str, of: &str) -> &mut Self {
         self.claims.push(Claim { guarantee, accountant: accountant.into(), of: of.into() });
         self
+    }
+
+    /// What the accountants say of `event`, which is over: the tightest first.
+    pub fn claim_spent(&mut self, event: &Event, delta: f64) -> Result<()> {
+        for accountant in [&Pld::default() as &dyn Accountant, &Rdp::default()] {
+            let eps = accountant.epsilon(event, delta)?.upper;
+            self.claim(Guarantee::eps_delta(eps, delta), accountant.name(), "spent");
+        }
+        Ok(())
     }
 
     /// Charge the bits that were released, whatever else is promised: s K ln 2 nats, and for bits without flips the (0, delta)

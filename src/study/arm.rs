@@ -12,11 +12,7 @@ use crate::eval;
 use crate::method::ferret::{self, Payload, Release, Releases};
 use crate::method::{Sensitive, dense};
 use crate::model::{Decoder, Weights};
-use crate::privacy::Accountant;
-use crate::privacy::event::{Event, Fires};
 use crate::privacy::guarantee::Guarantee;
-use crate::privacy::pld::Pld;
-use crate::privacy::rdp::Rdp;
 use crate::privacy::statement::{Released, Statement};
 use crate::rng::Secret;
 use std::time::Instant;
@@ -222,7 +218,7 @@ impl Arm {
             Releases::Scalars(scalars) => scalars.iter().map(|&x| x > 0.0).collect(),
         };
         let fired = fires.iter().zip(signs).map(|(&(step, group), plus)| (step, group, plus)).collect();
-        let statement = self.ferret_statement(settings, &fires, secret.is_insecure())?;
+        let statement = settings.statement(&fires, settings.steps, self.delta, secret.is_insecure(), false)?;
         let sends_bits = settings.payload == Payload::Sign && !matches!(settings.release, Release::Gaussian { .. });
         let charge = match (settings.payload, settings.release) {
             (Payload::TrueGradient, _) => Charge::NonPrivate,
@@ -241,44 +237,6 @@ impl Arm {
             fired: (settings.payload == Payload::Sign).then(|| Raster { fired, groups: settings.groups.len() as u64 }),
             statement: Some(statement),
         })
-    }
-
-    fn ferret_statement(&self, s: &ferret::Settings, fires: &[(u32, u32)], insecure: bool) -> Result<Statement> {
-        let (count, fired_steps) = (fires.len() as u64, fires.chunk_by(|a, b| a.0 == b.0).count() as u64);
-        let released = match (s.payload, s.release) {
-            (Payload::TrueGradient, _) => Released::Gradients { count, bits_per_update: None },
-            (_, Release::Bit) => Released::Bits { count, fired_steps },
-            (_, Release::Rr { flip, .. }) => Released::FlippedBits { count, fired_steps, flip },
-            (_, Release::Gaussian { dither }) => Released::DitheredScalars { count, fired_steps, dither },
-        };
-        let steps = s.steps.into();
-        let mut statement = Statement::new(&*s.method, released, s.sampler, s.records, s.sampling_rate, steps);
-        statement.insecure_seed = insecure;
-        statement.nats_planned = Some(s.epsilon);
-        statement.charge_bits();
-        let shared = shared(fires, s.batch_per);
-        let event = match s.release {
-            _ if s.payload == Payload::TrueGradient || shared.is_empty() => None,
-            Release::Bit | Release::Rr { flip: 0.0, .. } => None,
-            Release::Rr { flip, .. } => {
-                Some(Event::SubsampledRandomisedResponse { flip, sampling_rate: s.sampling_rate, fires: shared })
-            }
-            Release::Gaussian { dither } => Some(Event::dithered(dither, s.sampling_rate, &shared)),
-        };
-        self.claims(&mut statement, event)?;
-        Ok(statement.finish())
-    }
-
-    /// What the accountants say of `event`, the tightest first.
-    fn claims(&self, statement: &mut Statement, event: Option<Event>) -> Result<()> {
-        let (pld, rdp) = (Pld::default(), Rdp::default());
-        if let Some(event) = event {
-            for accountant in [&pld as &dyn Accountant, &rdp] {
-                let eps = accountant.epsilon(&event, self.delta)?.upper;
-                statement.claim(Guarantee::eps_delta(eps, self.delta), accountant.name(), "spent");
-            }
-        }
-        Ok(())
     }
 
     fn dense(
@@ -313,7 +271,9 @@ impl Arm {
         let s = settings;
         let mut statement = Statement::new(s.method.name(), released, s.sampler, s.records, s.sampling_rate, steps);
         statement.insecure_seed = secret.is_insecure();
-        self.claims(&mut statement, s.event(s.steps))?;
+        if let Some(event) = s.event(s.steps) {
+            statement.claim_spent(&event, self.delta)?;
+        }
         if s.method.privacy().is_none() {
             statement.not_met.push("not private: gradients were released without clipping or noise".into());
         }
@@ -393,20 +353,4 @@ fn eps_charge(statement: &Statement) -> Charge {
         _ => None,
     });
     found.unwrap_or(Charge::NonPrivate)
-}
-
-/// How many bits shared how many batches.
-pub fn shared(fires: &[(u32, u32)], batch_per: ferret::BatchPer) -> Vec<Fires> {
-    let mut shared: Vec<Fires> = Vec::new();
-    for step in fires.chunk_by(|a, b| a.0 == b.0) {
-        let (steps, bits) = match batch_per {
-            ferret::BatchPer::Step => (1, step.len() as u32),
-            ferret::BatchPer::Bit => (step.len() as u64, 1),
-        };
-        match shared.iter_mut().find(|f| f.bits == bits) {
-            Some(f) => f.steps += steps,
-            None => shared.push(Fires { steps, bits }),
-        }
-    }
-    shared
 }

@@ -1,6 +1,6 @@
 //! From a few choices to a method's full settings, the same way for the main job and for studies.
 
-use super::arm::{MICRO_BATCH, shared};
+use super::arm::MICRO_BATCH;
 use crate::error::{Error, Result};
 use crate::method::dense;
 use crate::method::ferret::{self, BatchPer, Engine, Grouping, MaskKind, Payload, Release, Route};
@@ -112,7 +112,7 @@ pub fn dpsgd(c: &Common, eps: Option<f64>, delta: f64, steps: u32) -> Result<den
 /// Flips that make the bits of these settings (`eps`, `delta`)-DP, each bit with a batch of its own.
 pub fn with_flips(mut s: ferret::Settings, eps: f64, delta: f64) -> Result<ferret::Settings> {
     s.batch_per = BatchPer::Bit;
-    let fires = shared(&s.fires(s.steps), s.batch_per);
+    let fires = s.shared(&s.fires(s.steps));
     if !fires.is_empty() {
         let flip = calibrate::flip(eps, delta, s.sampling_rate, &fires)?.pld.upper;
         s.release = Release::Rr { flip, unbiased: false };
@@ -123,7 +123,7 @@ pub fn with_flips(mut s: ferret::Settings, eps: f64, delta: f64) -> Result<ferre
 /// Gaussian noise that makes the scalars of these settings (`eps`, `delta`)-DP, each with a batch of its own.
 pub fn with_dither(mut s: ferret::Settings, eps: f64, delta: f64) -> Result<ferret::Settings> {
     s.batch_per = BatchPer::Bit;
-    let fires = shared(&s.fires(s.steps), s.batch_per);
+    let fires = s.shared(&s.fires(s.steps));
     if !fires.is_empty() {
         let dither = calibrate::dither(eps, delta, s.sampling_rate, &fires)?.pld.upper;
         s.release = Release::Gaussian { dither };

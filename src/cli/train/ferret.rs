@@ -15,12 +15,7 @@ use crate::method::folder::Folder;
 use crate::method::groups::Groups;
 use crate::method::{Opening, Sensitive};
 use crate::model::checkpoint;
-use crate::privacy::accountant::Accountant;
-use crate::privacy::event::{Event, Fires};
-use crate::privacy::guarantee::Guarantee;
-use crate::privacy::pld::Pld;
-use crate::privacy::rdp::Rdp;
-use crate::privacy::statement::{Released, Statement};
+use crate::privacy::event::Fires;
 use crate::privacy::{calibrate, mi};
 use crate::rng::Secret;
 use serde_json::{Value, json};
@@ -134,7 +129,7 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
 
 fn release(args: &Args, settings: &Settings) -> Result<Release> {
     let f = &args.ferret;
-    let fires = shared(&settings.fires(args.max_steps.unwrap_or(settings.steps)), settings.batch_per);
+    let fires = settings.shared(&settings.fires(args.max_steps.unwrap_or(settings.steps)));
     let calibrated =
         |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match args.dp_epsilon {
             Some(eps) if fires.is_empty() => {
@@ -156,22 +151,6 @@ fn release(args: &Args, settings: &Settings) -> Result<Release> {
             Release::Gaussian { dither: f.dither.map_or_else(|| calibrated(calibrate::dither, "dither"), Ok)? }
         }
     })
-}
-
-/// How many bits shared how many batches.
-fn shared(fires: &[(u32, u32)], batch_per: BatchPer) -> Vec<Fires> {
-    let mut shared: Vec<Fires> = Vec::new();
-    for step in fires.chunk_by(|a, b| a.0 == b.0) {
-        let (steps, bits) = match batch_per {
-            BatchPer::Step => (1, step.len() as u32),
-            BatchPer::Bit => (step.len() as u64, 1),
-        };
-        match shared.iter_mut().find(|f| f.bits == bits) {
-            Some(f) => f.steps += steps,
-            None => shared.push(Fires { steps, bits }),
-        }
-    }
-    shared
 }
 
 /// What an earlier part of the run left: folder, key, releases, and whether it wrote private logs.
@@ -270,7 +249,8 @@ impl Job for Work<'_> {
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
         let (weights, transcript) = trainer.finish(steps_run)?;
-        let statement = statement(args, &transcript, &fires, secret.is_insecure(), logged || args.log_private)?;
+        let (insecure, logged) = (secret.is_insecure(), logged || args.log_private);
+        let statement = settings.statement(&fires, transcript.steps_run, args.delta, insecure, logged)?;
         write_statement(folder.path(), &statement)?;
         ferret::replay::save(folder.path(), &base, &weights, &transcript)?;
         let after = held_out.is_some().then(|| crate::model::Decoder::new(crate::backend::Cpu::<f32>::new(), weights));
@@ -289,43 +269,6 @@ impl Job for Work<'_> {
 
 fn save_state<B: Backend>(folder: &Folder, trainer: &Trainer<B>) -> Result<()> {
     fsio::write(&folder.state(transcript::FILE), trainer.so_far().to_json()?.as_bytes())
-}
-
-/// What the run gave away.
-fn statement(args: &Args, run: &Transcript, fires: &[(u32, u32)], insecure: bool, logged: bool) -> Result<Statement> {
-    let s = &run.settings;
-    let (count, fired_steps) = (fires.len() as u64, fires.chunk_by(|a, b| a.0 == b.0).count() as u64);
-    let released = match (s.payload, s.release) {
-        (Payload::TrueGradient, _) => Released::Gradients { count, bits_per_update: None },
-        (_, Release::Bit) => Released::Bits { count, fired_steps },
-        (_, Release::Rr { flip, .. }) => Released::FlippedBits { count, fired_steps, flip },
-        (_, Release::Gaussian { dither }) => Released::DitheredScalars { count, fired_steps, dither },
-    };
-    let mut statement =
-        Statement::new(s.method.clone(), released, s.sampler, s.records, s.sampling_rate, run.steps_run.into());
-    statement.insecure_seed = insecure;
-    statement.private_logs = logged;
-    statement.nats_planned = Some(s.epsilon);
-    statement.charge_bits();
-    let shared = shared(fires, s.batch_per);
-    let event = match s.release {
-        _ if s.payload == Payload::TrueGradient || shared.is_empty() => None,
-        Release::Bit => None,
-        Release::Rr { flip: 0.0, .. } => None,
-        Release::Rr { flip, .. } => {
-            Some(Event::SubsampledRandomisedResponse { flip, sampling_rate: s.sampling_rate, fires: shared })
-        }
-        Release::Gaussian { dither } => Some(Event::dithered(dither, s.sampling_rate, &shared)),
-    };
-    if let Some(event) = event {
-        let delta = args.delta;
-        let (pld, rdp) = (Pld::default(), Rdp::default());
-        for accountant in [&pld as &dyn Accountant, &rdp] {
-            let eps = accountant.epsilon(&event, delta)?.upper;
-            statement.claim(Guarantee::eps_delta(eps, delta), accountant.name(), "spent");
-        }
-    }
-    Ok(statement.finish())
 }
 
 /// The summary for a reader.

@@ -10,6 +10,7 @@ pub mod grouping;
 pub mod replay;
 pub mod run;
 pub mod settings;
+mod statement;
 pub mod transcript;
 
 pub use grouping::Grouping;
