@@ -7,6 +7,7 @@
 use super::{Real, elementwise};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// Products below this many multiply-adds are not worth a second thread.
 const SERIAL_BELOW: usize = 1 << 18;
@@ -29,12 +30,9 @@ pub enum Onto<'a, F> {
 }
 
 impl<F: Copy> Onto<'_, F> {
-    /// Its parts for the columns before `at` and from `at` on.
-    fn split_at(self, at: usize) -> (Self, Self) {
-        match self {
-            Onto::Row(row) => (Onto::Row(&row[..at]), Onto::Row(&row[at..])),
-            other => (other, other),
-        }
+    /// The part of it under these columns.
+    pub(super) fn columns(self, range: Range<usize>) -> Self {
+        if let Onto::Row(row) = self { Onto::Row(&row[range]) } else { self }
     }
 }
 
@@ -64,8 +62,8 @@ fn split<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayVie
         let at = cut(n, 64);
         let (b0, b1) = b.split_at(Axis(1), at);
         let (c0, c1) = c.split_at(Axis(1), at);
-        let (onto0, onto1) = onto.split_at(at);
-        rayon::join(|| split(a, b0, onto0, c0, left), || split(a, b1, onto1, c1, pieces - left));
+        let (left_onto, right_onto) = (onto.columns(0..at), onto.columns(at..n));
+        rayon::join(|| split(a, b0, left_onto, c0, left), || split(a, b1, right_onto, c1, pieces - left));
     } else {
         let at = cut(m, 24);
         let (a0, a1) = a.split_at(Axis(0), at);
@@ -112,11 +110,12 @@ fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: A
     let width = n.div_ceil(rayon::current_num_threads());
     if b.strides()[1] != 1 {
         // Each column is a run: columns are split over threads, and the serial product reads them in place.
-        let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width.max(64)).collect();
+        let width = width.max(64);
+        let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
         return columns.into_par_iter().enumerate().for_each(|(i, c)| {
-            let range = i * width.max(64)..i * width.max(64) + c.ncols();
-            let onto = if let Onto::Row(row) = onto { Onto::Row(&row[range.clone()]) } else { onto };
-            matmul_serial(a, b.slice_axis(Axis(1), ndarray::Slice::from(range)), onto, c);
+            let range = i * width..i * width + c.ncols();
+            let b = b.slice_axis(Axis(1), ndarray::Slice::from(range.clone()));
+            matmul_serial(a, b, onto.columns(range), c);
         });
     }
     // Each row is a run: threads share out the blocks of k, in halves where rows are long.

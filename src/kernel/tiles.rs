@@ -96,11 +96,7 @@ pub unsafe fn sgemm(
                     unsafe { pack_rows(mc, kc, (at(a, i, p), a.1, a.2), packed_a) };
                     for jr in (0..nc).step_by(NR) {
                         let columns = NR.min(nc - jr);
-                        let onto = match onto {
-                            _ if p > 0 => Onto::Itself,
-                            Onto::Row(row) => Onto::Row(&row[j + jr..]),
-                            other => other,
-                        };
+                        let onto = if p > 0 { Onto::Itself } else { onto.columns(j + jr..j + jr + columns) };
                         for ir in (0..mc).step_by(MR) {
                             let rows = MR.min(mc - ir);
                             let tile = TILES[rows - 1][(columns - 1) / LANES];
@@ -313,16 +309,29 @@ unsafe fn few_rows<const M: usize>(
                 // SAFETY: the mask keeps to C's columns, and the row's.
                 unsafe {
                     let c = c.offset(i as isize * stride).add(j);
-                    let old = match onto {
-                        _ if start > 0 => _mm512_maskz_loadu_ps(there, c),
-                        Onto::Zero => _mm512_setzero_ps(),
-                        Onto::Itself => _mm512_maskz_loadu_ps(there, c),
-                        Onto::Row(row) => _mm512_maskz_loadu_ps(there, row.as_ptr().add(j)),
-                    };
-                    _mm512_mask_storeu_ps(c, there, _mm512_fmadd_ps(alpha, sum, old));
+                    let onto = if start > 0 { Onto::Itself } else { onto };
+                    store(c, there, alpha, sum, onto, j);
                 }
             }
         }
+    }
+}
+
+/// `c <- alpha sum + onto` for up to 16 numbers of a row of C, which are columns `j ..` of `onto`.
+///
+/// # Safety
+/// The lanes of `mask` must be there in C, and in the row to add.
+#[target_feature(enable = "avx512f")]
+#[inline]
+unsafe fn store(c: *mut f32, mask: __mmask16, alpha: __m512, sum: __m512, onto: Onto<f32>, j: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let old = match onto {
+            Onto::Zero => _mm512_setzero_ps(),
+            Onto::Itself => _mm512_maskz_loadu_ps(mask, c),
+            Onto::Row(row) => _mm512_maskz_loadu_ps(mask, row.as_ptr().add(j)),
+        };
+        _mm512_mask_storeu_ps(c, mask, _mm512_fmadd_ps(alpha, sum, old));
     }
 }
 
@@ -377,12 +386,7 @@ unsafe fn tile<const R: usize, const V: usize>(
             // SAFETY: the mask keeps to the tile's columns.
             unsafe {
                 let c = c.offset(i as isize * stride).add(v * LANES);
-                let old = match onto {
-                    Onto::Zero => _mm512_setzero_ps(),
-                    Onto::Itself => _mm512_maskz_loadu_ps(mask, c),
-                    Onto::Row(row) => _mm512_maskz_loadu_ps(mask, row.as_ptr().add(v * LANES)),
-                };
-                _mm512_mask_storeu_ps(c, mask, _mm512_fmadd_ps(alpha, sum, old));
+                store(c, mask, alpha, sum, onto, v * LANES);
             }
         }
     }
