@@ -62,7 +62,8 @@ pub struct Args {
     /// `embedded`, a folder in the Hugging Face layout, or a hub name
     #[arg(long, value_name = "FOLDER|NAME", default_value = "embedded")]
     model: String,
-    /// Records to study on, a third of them kept for tuning [default: the embedded ones]
+    /// Records to study on, a third of them kept for tuning [default: the embedded ones]. What the study writes is computed from
+    /// them and covered by no promise: keep its folder as secret as they are
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     /// Fix sampling and noise, to repeat a study to the bit; its runs are then not private

@@ -62,6 +62,10 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
             "Nats of mutual information and (eps, delta) are different units. No figure here puts both on one axis, and no number of one \
              follows from the other."
                 .into(),
+            "What each run promises is about the model it would publish. Perplexities, curves and attacks were computed from the records \
+             themselves, and so were the choices of learning rates: no promise covers this page, nor the files beside it. On records that are \
+             private, keep them as secret."
+                .into(),
         ],
         sections,
     }
