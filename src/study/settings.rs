@@ -3,13 +3,12 @@
 use super::arm::MICRO_BATCH;
 use crate::error::{Error, Result};
 use crate::method::dense;
-use crate::method::ferret::{self, BatchPer, Engine, Grouping, MaskKind, Payload, Release, Route};
+use crate::method::ferret::{self, BatchPer, Grouping, Release, Route};
 use crate::method::groups::{self, Groups};
 use crate::model::Layout;
-use crate::optim::{Schedule, Silent};
+use crate::optim::Schedule;
 use crate::privacy::statement::Sampler;
 use crate::privacy::{calibrate, mi};
-use crate::rng::Direction;
 
 /// The paper's weight decay.
 const WEIGHT_DECAY: f64 = 1e-3;
@@ -48,29 +47,17 @@ pub fn ferret(layout: &Layout, c: &Common, grouping: groups::Grouping, nats: f64
     let groups = Groups::new(layout, grouping)?;
     let (steps, sampling_rate) = (c.steps()?, c.sampling_rate());
     Ok(ferret::Settings {
-        method: "ferret".into(),
-        p: ferret::Settings::fire_probability(nats, groups.len() as u64, steps.into(), sampling_rate),
-        groups: Grouping::of(&groups.members)?,
         epsilon: nats,
         records: c.records,
         batch: c.batch,
         epochs: c.epochs,
         steps,
         sampling_rate,
-        mask: MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: Release::Bit,
-        payload: Payload::Sign,
-        clip: 1.0,
-        route: Route::Adamw,
-        silent: Silent::Zero,
+        p: ferret::Settings::fire_probability(nats, groups.len() as u64, steps.into(), sampling_rate),
         learning_rate: c.learning_rate,
         schedule: c.schedule,
-        weight_decay: WEIGHT_DECAY,
-        sampler: Sampler::Poisson,
-        batch_per: BatchPer::Step,
-        engine: Engine::Backward,
         seed: c.seed,
+        ..ferret::Settings::paper("ferret", Grouping::of(&groups.members)?)
     })
 }
 

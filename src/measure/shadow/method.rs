@@ -3,15 +3,12 @@
 use super::MICRO_BATCH;
 use crate::error::{Error, Result};
 use crate::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
-use crate::method::ferret::{
-    BatchPer, Engine, Grouping as Cut, MaskKind, Payload, Release, Route, Settings, Transcript,
-};
+use crate::method::ferret::{Grouping as Cut, Route, Settings, Transcript};
 use crate::method::groups::{Grouping, Groups};
 use crate::model::Layout;
-use crate::optim::{Schedule, Silent};
+use crate::optim::Schedule;
 use crate::privacy::mi;
 use crate::privacy::statement::{Released, Sampler, Statement};
-use crate::rng::Direction;
 use serde::Serialize;
 
 /// How a shadow model is trained.
@@ -121,7 +118,7 @@ impl Method {
         let mut settings = match (own, Grouping::of_method(name)) {
             (Some(settings), _) => settings,
             (None, Some(grouping)) => {
-                Settings { batch, epochs, ..paper(name, Cut::of(&Groups::new(layout, grouping)?.members)?) }
+                Settings { batch, epochs, ..Settings::paper(name, Cut::of(&Groups::new(layout, grouping)?.members)?) }
             }
             (None, None) => {
                 return Err(Error::usage(format!(
@@ -183,35 +180,6 @@ fn dense_method(name: &str, statement: Option<&Statement>, changes: Changes) -> 
         "qsgd" => dense::Method::Qsgd { bits: 8 },
         _ => return Ok(None),
     }))
-}
-
-/// The paper's settings; sizes are filled in by the caller.
-fn paper(name: &str, groups: Cut) -> Settings {
-    Settings {
-        method: name.into(),
-        groups,
-        epsilon: 0.5,
-        records: 1,
-        batch: 50,
-        epochs: 1,
-        steps: 1,
-        sampling_rate: 1.0,
-        p: 1.0,
-        mask: MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: Release::Bit,
-        payload: Payload::Sign,
-        clip: 1.0,
-        route: Route::Adamw,
-        silent: Silent::Zero,
-        learning_rate: 2e-4,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
-        sampler: Sampler::Poisson,
-        batch_per: BatchPer::Step,
-        engine: Engine::Backward,
-        seed: 0,
-    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,6 @@ use crate::backend::Backend;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::{Clipping, Norms, Sum};
-use crate::method::ferret::Route;
 use crate::method::held::is_host;
 use crate::method::tally::{Private, Seen};
 use crate::method::{Held, Opening, Samples, Sensitive};
@@ -68,10 +67,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let clipping = settings.method.privacy().map(|p| p.clipping(&weights.layout)).transpose()?;
         let tensors = weights.layout.len();
         let hyper = Hyper::new(settings.learning_rate, settings.weight_decay);
-        let mut updates = match settings.route {
-            Route::Adamw => Updates::adamw(tensors, settings.steps, hyper, settings.schedule, Silent::Zero),
-            Route::Direct => Updates::direct(tensors, settings.steps, settings.learning_rate, settings.schedule),
-        };
+        let mut updates = settings.route.updates(tensors, settings.steps, hyper, settings.schedule, Silent::Zero);
         let shapes: Vec<(usize, usize)> = weights.layout.specs().iter().map(|s| s.matrix()).collect();
         let send = |i: usize, data: Vec<f32>| backend.upload(shapes[i].0, shapes[i].1, data);
         let remembers = settings.method == Method::Signsgd { variant: Variant::ErrorFeedback };

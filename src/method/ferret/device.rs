@@ -4,7 +4,7 @@
 //! the next bits. What is published is replayed from the base model on the CPU, when the run ends.
 
 use super::replay::{Released, Replayer};
-use super::settings::{Route, Settings};
+use super::settings::Settings;
 use super::transcript::Releases;
 use crate::backend::Backend;
 use crate::error::Result;
@@ -21,12 +21,8 @@ pub(super) struct Device<B: Backend> {
 
 impl<B: Backend> Device<B> {
     pub(super) fn new(base: Weights, s: &Settings) -> Self {
-        let tensors = base.layout.len();
         let hyper = Hyper::new(s.learning_rate, s.weight_decay);
-        let updates = match s.route {
-            Route::Adamw => Updates::adamw(tensors, s.steps, hyper, s.schedule, s.silent),
-            Route::Direct => Updates::direct(tensors, s.steps, s.learning_rate, s.schedule),
-        };
+        let updates = s.route.updates(base.layout.len(), s.steps, hyper, s.schedule, s.silent);
         Self { updates, base }
     }
 

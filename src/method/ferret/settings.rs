@@ -1,8 +1,9 @@
 //! Everything that a FERRET run was told: what a transcript records beside the bits.
 
 use super::Grouping;
+use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::optim::{Schedule, Silent};
+use crate::optim::{Hyper, Schedule, Silent, Updates};
 use crate::privacy::statement::Sampler;
 use crate::rng::{Direction, Mask, plan_fires};
 use clap::ValueEnum;
@@ -18,6 +19,23 @@ pub enum Route {
     Adamw,
     /// `w -= lr * bit * C * u`: the paper's Algorithm 1. No weight decay.
     Direct,
+}
+
+impl Route {
+    /// The rule by which releases change `tensors` tensors in the memory of `B`, in a run of `steps` steps.
+    pub fn updates<B: Backend>(
+        self,
+        tensors: usize,
+        steps: u32,
+        hyper: Hyper,
+        schedule: Schedule,
+        silent: Silent,
+    ) -> Updates<B> {
+        match self {
+            Self::Adamw => Updates::adamw(tensors, steps, hyper, schedule, silent),
+            Self::Direct => Updates::direct(tensors, steps, hyper.learning_rate, schedule),
+        }
+    }
 }
 
 /// How the fires are drawn.
@@ -142,6 +160,36 @@ const MOST_STEPS: u32 = 100_000_000;
 const MOST_SLOTS: u64 = 100_000_000_000;
 
 impl Settings {
+    /// The paper's: bits through AdamW, idle steps with a zero gradient, directions on the sphere, Poisson batches of 50. Of sizes and
+    /// budget it says only that one record is seen in one step of one group; the caller fills them in.
+    pub fn paper(method: &str, groups: Grouping) -> Self {
+        Self {
+            method: method.into(),
+            groups,
+            epsilon: 0.5,
+            records: 1,
+            batch: 50,
+            epochs: 1,
+            steps: 1,
+            sampling_rate: 1.0,
+            p: 1.0,
+            mask: MaskKind::Bernoulli,
+            direction: Direction::Sphere,
+            release: Release::Bit,
+            payload: Payload::Sign,
+            clip: 1.0,
+            route: Route::Adamw,
+            silent: Silent::Zero,
+            learning_rate: 2e-4,
+            schedule: Schedule::Constant,
+            weight_decay: 1e-3,
+            sampler: Sampler::Poisson,
+            batch_per: BatchPer::Step,
+            engine: Engine::Backward,
+            seed: 0,
+        }
+    }
+
     /// `min(1, epsilon / (G T s ln 2))`: the probability that spends `epsilon` in expectation.
     pub fn fire_probability(epsilon: f64, groups: u64, steps: u64, sampling_rate: f64) -> f64 {
         (epsilon / (groups as f64 * steps as f64 * sampling_rate * LN_2)).min(1.0)
