@@ -37,15 +37,15 @@ pub enum Released {
     Bits {
         /// How many.
         count: u64,
-        /// On how many steps.
-        fired_steps: u64,
+        /// From how many batches, each sampled anew.
+        batches: u64,
     },
     /// FERRET's bits after randomised response.
     FlippedBits {
         /// How many.
         count: u64,
-        /// On how many steps.
-        fired_steps: u64,
+        /// From how many batches, each sampled anew.
+        batches: u64,
         /// Probability of a flip.
         flip: f64,
     },
@@ -53,8 +53,8 @@ pub enum Released {
     DitheredScalars {
         /// How many.
         count: u64,
-        /// On how many steps.
-        fired_steps: u64,
+        /// From how many batches, each sampled anew.
+        batches: u64,
         /// Standard deviation of the noise in units of C.
         dither: f64,
     },
@@ -109,7 +109,7 @@ pub struct Statement {
     pub steps: u64,
     /// The promises; empty only before [`Statement::finish`].
     pub claims: Vec<Claim>,
-    /// Nats of mutual information charged to any one record for the bits really released; none for releases that are not bits.
+    /// Nats of mutual information charged to any one record for the bits really released, or what noise left of them; none for other releases.
     pub nats_charged: Option<f64>,
     /// Nats of mutual information planned for.
     pub nats_planned: Option<f64>,
@@ -166,19 +166,21 @@ impl Statement {
         Ok(())
     }
 
-    /// Charge the bits that were released, whatever else is promised: s K ln 2 nats, and for bits without flips the (0, delta)
-    /// that the steps which fired add up to.
+    /// Charge the bits that were released, whatever else is promised: s K ln 2 nats, and for bits without noise the (0, delta)
+    /// that their batches add up to. A flipped bit or a noisy sign is made from the bit alone, and so tells no more than it.
     pub fn charge_bits(&mut self) -> &mut Self {
-        let (count, fired, plain) = match self.released {
-            Released::Bits { count, fired_steps } => (count, fired_steps, true),
-            Released::FlippedBits { count, fired_steps, .. } => (count, fired_steps, false),
-            _ => return self,
+        let (count, batches, plain) = match self.released {
+            Released::Bits { count, batches } => (count, batches, true),
+            Released::FlippedBits { count, batches, .. } | Released::DitheredScalars { count, batches, .. } => {
+                (count, batches, false)
+            }
+            Released::NoisedSums { .. } | Released::Gradients { .. } => return self,
         };
         let nats = mi::charge(self.sampling_rate, count);
         self.nats_charged = Some(nats);
         self.claim(Guarantee::MutualInformation { nats }, "mutual information", "spent");
         if plain && self.sampler == Sampler::Poisson {
-            let delta = mi::delta_zero_realised(self.sampling_rate, fired);
+            let delta = mi::delta_zero_realised(self.sampling_rate, batches);
             self.claim(Guarantee::eps_delta(0.0, delta), "total variation", "spent");
         }
         self
@@ -218,8 +220,8 @@ impl Statement {
         }
         if private {
             let nats = match self.released {
-                Released::Bits { .. } | Released::FlippedBits { .. } => "the mutual-information bound holds, ",
-                _ => "",
+                Released::NoisedSums { .. } | Released::Gradients { .. } => "",
+                _ => "the mutual-information bound holds, ",
             };
             let how = match self.sampler {
                 Sampler::Poisson => None,
@@ -310,12 +312,12 @@ impl Statement {
 impl Released {
     fn describe(&self) -> String {
         match self {
-            Self::Bits { count, fired_steps } => format!("{count} bits on {fired_steps} steps"),
-            Self::FlippedBits { count, fired_steps, flip } => {
-                format!("{count} bits on {fired_steps} steps, each flipped with probability {}", number(*flip))
+            Self::Bits { count, batches } => format!("{count} bits from {batches} batches"),
+            Self::FlippedBits { count, batches, flip } => {
+                format!("{count} bits from {batches} batches, each flipped with probability {}", number(*flip))
             }
-            Self::DitheredScalars { count, fired_steps, dither } => {
-                format!("{count} scalars on {fired_steps} steps, a sign plus Gaussian noise of {} C", number(*dither))
+            Self::DitheredScalars { count, batches, dither } => {
+                format!("{count} scalars from {batches} batches, a sign plus Gaussian noise of {} C", number(*dither))
             }
             Self::NoisedSums { count, noise_multiplier, clip, bits_per_update } => {
                 let compressed =
@@ -353,7 +355,7 @@ mod tests {
 
     fn ferret(sampler: Sampler) -> Statement {
         let mut s =
-            Statement::new("ferret-max", Released::Bits { count: 144, fired_steps: 140 }, sampler, 10_000, 0.005, 1000);
+            Statement::new("ferret-max", Released::Bits { count: 144, batches: 140 }, sampler, 10_000, 0.005, 1000);
         s.nats_planned = Some(0.5);
         s.charge_bits();
         s

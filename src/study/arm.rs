@@ -13,7 +13,7 @@ use crate::method::ferret::{self, Payload, Release, Releases};
 use crate::method::{Sensitive, dense};
 use crate::model::{Decoder, Weights};
 use crate::privacy::guarantee::Guarantee;
-use crate::privacy::statement::{Released, Statement};
+use crate::privacy::statement::Statement;
 use crate::rng::Secret;
 use std::time::Instant;
 
@@ -262,22 +262,9 @@ impl Arm {
             }
         }
         let steps = u64::from(settings.steps);
-        let released = match settings.method.privacy() {
-            Some(&dense::Privacy { noise_multiplier, clip, .. }) => {
-                Released::NoisedSums { count: steps, noise_multiplier, clip, bits_per_update: None }
-            }
-            None => Released::Gradients { count: steps, bits_per_update: None },
-        };
-        let s = settings;
-        let mut statement = Statement::new(s.method.name(), released, s.sampler, s.records, s.sampling_rate, steps);
-        statement.insecure_seed = secret.is_insecure();
-        if let Some(event) = s.event(s.steps) {
-            statement.claim_spent(&event, self.delta)?;
-        }
-        if s.method.privacy().is_none() {
-            statement.not_met.push("not private: gradients were released without clipping or noise".into());
-        }
-        let statement = statement.finish();
+        let spent = settings.claims(settings.steps, self.delta)?;
+        let layout = &trainer.decoder().layout;
+        let statement = settings.statement(layout, settings.steps, &spent, None, secret.is_insecure(), false);
         Ok(Trained {
             weights: trainer.finish()?,
             seconds,

@@ -1,24 +1,23 @@
 //! Training by the methods that release a whole update at every step.
 
 use super::{
-    AccountantKind, Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, evaluate, text_tail, tiny,
-    write_statement,
+    AccountantKind, Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, text_tail, tiny, write_statement,
 };
 use crate::backend::Backend;
-use crate::cli::common::{Job, progress};
+use crate::cli::common::{Job, progress, working};
 use crate::cli::interrupt;
-use crate::data::{Dataset, Example};
+use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::method::dense::{Method, Privacy, RECORD, Record, Run, Settings, State, Trainer, Variant};
+use crate::method::dense::{Claims, Method, Privacy, RECORD, Record, Run, Settings, State, Trainer};
 use crate::method::ferret::{Engine, MaskKind, Payload, Route};
 use crate::method::folder::Folder;
 use crate::method::{Opening, Sensitive};
 use crate::model::checkpoint::{self, Dtype};
 use crate::model::{Layout, Weights};
 use crate::optim::Silent;
-use crate::privacy::statement::{Released, Sampler, Statement};
-use crate::privacy::{Accountant, Guarantee, Pld, Rdp, calibrate, mi};
+use crate::privacy::statement::Sampler;
+use crate::privacy::{calibrate, mi};
 use crate::rng::{Direction, Secret};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -49,12 +48,14 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let start = args.start()?;
     let settings = settings(args, &start.checkpoint.weights.layout, start.records.examples.len() as u64)?;
     // What is planned is accounted for before anything starts: a delta or a noise that cannot be is refused here.
-    let planned = claims(&settings, settings.steps, args.delta)?;
+    let planned = settings.claims(settings.steps, args.delta)?;
+    let shown = working("hashing model and records", args.quiet);
     let begun = Begun {
         settings: settings.clone(),
         base_sha256: checkpoint::tensors_sha256(&start.checkpoint.weights),
         records_sha256: records_sha256(&start.records.examples),
     };
+    drop(shown);
     let (folder, secret, logged) = if args.resume {
         resume(args, &begun)?
     } else {
@@ -188,6 +189,7 @@ fn noise_multiplier(args: &Args, sampling_rate: f64, steps: u32) -> Result<f64> 
         }
         (_, Some(sigma)) => Ok(sigma),
         (Some(epsilon), None) => {
+            let _shown = working("finding the noise", args.quiet);
             let found = calibrate::noise_multiplier(epsilon, args.delta, sampling_rate, steps.into())?;
             Ok(match args.dense.accountant.unwrap_or(AccountantKind::Pld) {
                 AccountantKind::Pld => found.pld.upper,
@@ -275,7 +277,7 @@ impl Job for Work<'_> {
         let mut trainer =
             Trainer::new(backend, Run { weights, settings: settings.clone(), state, secret: &secret, records })?;
         trainer.recompute(args.recompute);
-        let before = evaluate_before(&folder, &trainer, &held_out)?;
+        let before = args.evaluate_before(&folder, trainer.decoder(), trainer.next_step() == 0, &held_out)?;
         let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
         let bar = progress(steps_run.into(), "steps", args.quiet);
         bar.set_position(trainer.next_step().into());
@@ -310,14 +312,12 @@ impl Job for Work<'_> {
         }
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
-        let after = evaluate(trainer.decoder(), &held_out)?;
+        let after = args.evaluate(trainer.decoder(), &held_out)?;
         let bits_per_update = settings.method.bits_per_update(&trainer.decoder().layout);
         let weights = trainer.finish()?;
-        let spent = claims(&settings, steps_run, args.delta)?;
-        let mut statement = statement(&settings, steps_run, bits_per_update, &spent, &planned);
-        statement.insecure_seed = secret.is_insecure();
-        statement.private_logs = logged || args.log_private;
-        let statement = statement.finish();
+        let spent = settings.claims(steps_run, args.delta)?;
+        let (insecure, logged) = (secret.is_insecure(), logged || args.log_private);
+        let statement = settings.statement(&weights.layout, steps_run, &spent, Some(&planned), insecure, logged);
         write_statement(folder.path(), &statement)?;
         let record = Record {
             version: Record::VERSION,
@@ -344,103 +344,6 @@ impl Job for Work<'_> {
             "not_met": statement.not_met, "eval_before": before, "eval_after": after,
         }))
     }
-}
-
-/// Loss and perplexity of the base model. A run that continues stands elsewhere, so the answer is kept from its beginning.
-fn evaluate_before<B: Backend>(
-    folder: &Folder,
-    trainer: &Trainer<B>,
-    held_out: &Option<Dataset>,
-) -> Result<Option<Value>> {
-    let path = folder.state("eval-before.json");
-    if trainer.next_step() > 0 {
-        return Ok(path
-            .exists()
-            .then(|| fsio::read_text(&path))
-            .transpose()?
-            .and_then(|t| serde_json::from_str(&t).ok()));
-    }
-    let before = evaluate(trainer.decoder(), held_out)?;
-    if let Some(before) = &before {
-        fsio::write(&path, before.to_string().as_bytes())?;
-    }
-    Ok(before)
-}
-
-/// Epsilon at `delta`, by accountant; or why there is none.
-struct Claims {
-    delta: f64,
-    found: Vec<(&'static str, Result<f64, String>)>,
-}
-
-impl Claims {
-    fn json(&self) -> Option<Value> {
-        let found = self.found.iter().filter_map(|(name, eps)| Some((name.to_lowercase(), json!(eps.as_ref().ok()?))));
-        (!self.found.is_empty()).then(|| Value::Object(found.collect()))
-    }
-}
-
-/// What `steps` steps cost; nothing where nothing can be promised.
-fn claims(settings: &Settings, steps: u32, delta: f64) -> Result<Claims> {
-    let mut found = Vec::new();
-    if let Some(event) = settings.event(steps) {
-        for accountant in [&Pld::default() as &dyn Accountant, &Rdp::default()] {
-            let epsilon = match accountant.epsilon(&event, delta) {
-                Ok(bounds) if bounds.upper.is_finite() => Ok(bounds.upper),
-                Ok(_) => Err(format!(
-                    "{} finds no finite epsilon at delta {delta}: the noise is too small",
-                    accountant.name()
-                )),
-                Err(Error::Privacy(why)) => Err(why),
-                Err(e) => return Err(e),
-            };
-            found.push((accountant.name(), epsilon));
-        }
-    }
-    Ok(Claims { delta, found })
-}
-
-/// What the run gave away.
-fn statement(s: &Settings, steps_run: u32, bits: u64, spent: &Claims, planned: &Claims) -> Statement {
-    let count = u64::from(steps_run);
-    let bits_per_update = s.method.compresses().then_some(bits as f64);
-    let released = match s.method.privacy() {
-        Some(&Privacy { noise_multiplier, clip, .. }) => {
-            Released::NoisedSums { count, noise_multiplier, clip, bits_per_update }
-        }
-        None => Released::Gradients { count, bits_per_update },
-    };
-    let mut statement = Statement::new(s.method.name(), released, s.sampler, s.records, s.sampling_rate, count);
-    for (claims, of) in [(spent, "spent"), (planned, "planned")] {
-        for (name, epsilon) in &claims.found {
-            match epsilon {
-                Ok(eps) => drop(statement.claim(Guarantee::eps_delta(*eps, claims.delta), name, of)),
-                Err(why) => statement.not_met.push(format!("{name}, {of}: {why}")),
-            }
-        }
-    }
-    match s.method.privacy() {
-        Some(p) if p.clip_rule == crate::method::dense::ClipRule::None => statement.not_met.push(
-            "not private: gradients were not clipped (--clip-function none), so no noise bounds what one record does".into(),
-        ),
-        Some(p) if !p.holds() => {
-            statement.not_met.push("not private: no noise was added (noise multiplier 0)".into());
-        }
-        Some(_) if s.sampler != Sampler::Poisson => statement.not_met.push(
-            "not private: the noise was chosen as if sampling were Poisson; no (eps, delta) is claimed for this sampler".into(),
-        ),
-        Some(_) => {}
-        None => {
-            let what = match s.method {
-                Method::Signsgd { variant: Variant::ErrorFeedback } => "signs of gradients with error feedback",
-                Method::Signsgd { .. } => "signs of gradients",
-                Method::Qsgd { .. } => "rounded gradients",
-                _ => "gradients",
-            };
-            statement.not_met.push(format!("not private: {what} were released without clipping or noise"));
-        }
-    }
-    statement
 }
 
 /// The summary for a reader.

@@ -1,10 +1,8 @@
 //! Training by FERRET.
 
-use super::{
-    Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, evaluate, text_tail, tiny, write_statement,
-};
+use super::{Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, text_tail, tiny, write_statement};
 use crate::backend::Backend;
-use crate::cli::common::{Job, grouping, progress};
+use crate::cli::common::{Job, grouping, progress, working};
 use crate::cli::interrupt;
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -135,7 +133,10 @@ fn release(args: &Args, settings: &Settings) -> Result<Release> {
             Some(eps) if fires.is_empty() => {
                 Err(Error::usage(format!("no group fires, so no {what} makes the run ({eps}, {})-DP", args.delta)))
             }
-            Some(eps) => Ok(find(eps, args.delta, settings.sampling_rate, &fires)?.pld.upper),
+            Some(eps) => {
+                let _shown = working("finding the noise", args.quiet);
+                Ok(find(eps, args.delta, settings.sampling_rate, &fires)?.pld.upper)
+            }
             None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
         };
     Ok(match f.release {
@@ -213,7 +214,7 @@ impl Job for Work<'_> {
         };
         let mut trainer = Trainer::new(backend, run)?;
         trainer.recompute(args.recompute);
-        let before = evaluate(trainer.decoder(), &held_out)?;
+        let before = args.evaluate_before(&folder, trainer.decoder(), trainer.progress().0 == 0, &held_out)?;
         let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
         let bar = progress(steps_run.into(), "steps", args.quiet);
         let begun = Instant::now();
@@ -254,7 +255,7 @@ impl Job for Work<'_> {
         write_statement(folder.path(), &statement)?;
         ferret::replay::save(folder.path(), &base, &weights, &transcript)?;
         let after = held_out.is_some().then(|| crate::model::Decoder::new(crate::backend::Cpu::<f32>::new(), weights));
-        let after = after.transpose()?.map(|d| evaluate(&d, &held_out)).transpose()?.flatten();
+        let after = after.transpose()?.map(|d| args.evaluate(&d, &held_out)).transpose()?.flatten();
         let out = folder.path().to_owned();
         folder.finish()?;
         Ok(json!({

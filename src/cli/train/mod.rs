@@ -4,12 +4,13 @@ mod dense;
 mod ferret;
 
 use super::audit::{OwnArgs, OwnRun};
-use super::common::{Compute, DataArg, ModelArg};
+use super::common::{Compute, DataArg, ModelArg, progress};
 use crate::data::{self, Dataset, LoadOptions};
 use crate::error::{Error, Result};
 use crate::eval;
 use crate::method::dense::{ClipRule, ClipStyle, Variant};
 use crate::method::ferret::{BatchPer, Engine, MaskKind, Payload, Route};
+use crate::method::folder::Folder;
 use crate::method::groups::Grouping;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::tokenizer::Tokenizer;
@@ -315,6 +316,35 @@ impl Args {
         }
     }
 
+    /// Loss and perplexity on held-out records, as JSON.
+    fn evaluate<B: Backend>(&self, decoder: &Decoder<B>, held_out: &Option<Dataset>) -> Result<Option<Value>> {
+        let Some(Dataset { examples, .. }) = held_out else { return Ok(None) };
+        let bar = progress(examples.len() as u64, "held-out records", self.quiet);
+        let (loss, tokens) = eval::token_mean(&eval::losses(decoder, examples, |n| bar.inc(n as u64))?);
+        bar.finish_and_clear();
+        Ok(Some(json!({"loss": loss, "perplexity": loss.exp(), "tokens": tokens, "records": examples.len()})))
+    }
+
+    /// [`Args::evaluate`] of the base model. A run that continues stands elsewhere, so the answer is kept from its beginning.
+    fn evaluate_before<B: Backend>(
+        &self,
+        folder: &Folder,
+        decoder: &Decoder<B>,
+        at_base: bool,
+        held_out: &Option<Dataset>,
+    ) -> Result<Option<Value>> {
+        let path = folder.state("eval-before.json");
+        if !at_base {
+            let kept = path.exists().then(|| fsio::read_text(&path)).transpose()?;
+            return Ok(kept.and_then(|text| serde_json::from_str(&text).ok()));
+        }
+        let before = self.evaluate(decoder, held_out)?;
+        if let Some(before) = &before {
+            fsio::write(&path, before.to_string().as_bytes())?;
+        }
+        Ok(before)
+    }
+
     fn note(&self, text: &str) {
         if !self.quiet {
             eprintln!("{text}");
@@ -356,13 +386,6 @@ fn text_tail(summary: &Value) -> String {
         out += &format!("held-out perplexity {before:.3} before, {after:.3} after\n");
     }
     out + &format!("{}\n", summary["out"].as_str().unwrap_or_default())
-}
-
-/// Loss and perplexity on held-out records, as JSON.
-fn evaluate<B: Backend>(decoder: &Decoder<B>, held_out: &Option<Dataset>) -> Result<Option<Value>> {
-    let Some(dataset) = held_out else { return Ok(None) };
-    let (loss, tokens) = eval::token_mean(&eval::losses(decoder, &dataset.examples, |_| ())?);
-    Ok(Some(json!({"loss": loss, "perplexity": loss.exp(), "tokens": tokens, "records": dataset.examples.len()})))
 }
 
 /// Write the statement beside the model.

@@ -19,8 +19,10 @@
 pub mod run;
 pub mod settings;
 pub mod state;
+pub mod statement;
 
 pub use crate::ops::compress;
 pub use run::{Run, Step, Trainer};
 pub use settings::{ClipRule, ClipStyle, Method, Privacy, RECORD, Record, Settings, Variant};
 pub use state::State;
+pub use statement::Claims;

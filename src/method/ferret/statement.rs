@@ -44,12 +44,12 @@ impl Settings {
         insecure: bool,
         logged: bool,
     ) -> Result<Statement> {
-        let (count, fired_steps) = (fires.len() as u64, fires.chunk_by(|a, b| a.0 == b.0).count() as u64);
+        let (count, batches) = (fires.len() as u64, self.shared(fires).iter().map(|f| f.steps).sum());
         let released = match (self.payload, self.release) {
             (Payload::TrueGradient, _) => Released::Gradients { count, bits_per_update: None },
-            (_, Release::Bit) => Released::Bits { count, fired_steps },
-            (_, Release::Rr { flip, .. }) => Released::FlippedBits { count, fired_steps, flip },
-            (_, Release::Gaussian { dither }) => Released::DitheredScalars { count, fired_steps, dither },
+            (_, Release::Bit) => Released::Bits { count, batches },
+            (_, Release::Rr { flip, .. }) => Released::FlippedBits { count, batches, flip },
+            (_, Release::Gaussian { dither }) => Released::DitheredScalars { count, batches, dither },
         };
         let steps = steps_run.into();
         let mut statement =
@@ -62,5 +62,42 @@ impl Settings {
             statement.claim_spent(&event, delta)?;
         }
         Ok(statement.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::method::ferret::settings::example;
+    use crate::privacy::guarantee::Guarantee;
+
+    /// Three bits, two of them at one step.
+    const FIRES: [(u32, u32); 3] = [(0, 0), (0, 2), (7, 1)];
+
+    #[test]
+    fn a_record_is_exposed_once_for_every_batch_drawn() {
+        for (batch_per, batches) in [(BatchPer::Step, 2), (BatchPer::Bit, 3)] {
+            let s = Settings { batch_per, ..example() };
+            let statement = s.statement(&FIRES, 60, 1e-5, false, false).unwrap();
+            let exposed = 1.0 - (1.0 - s.sampling_rate).powi(batches);
+            let claimed = statement.claims.iter().find_map(|c| match c.guarantee {
+                Guarantee::EpsDelta { eps: 0.0, delta, .. } => Some(delta),
+                _ => None,
+            });
+            approx::assert_relative_eq!(claimed.unwrap(), exposed, max_relative = 1e-12);
+        }
+    }
+
+    #[test]
+    fn noise_on_a_bit_saves_no_nats_of_its_charge() {
+        let rr = Release::Rr { flip: 0.1, unbiased: false };
+        for release in [Release::Bit, rr, Release::Gaussian { dither: 1.5 }] {
+            let s = Settings { release, batch_per: BatchPer::Bit, ..example() };
+            let statement = s.statement(&FIRES, 60, 1e-5, false, false).unwrap();
+            let nats = 3.0 * s.sampling_rate * std::f64::consts::LN_2;
+            approx::assert_relative_eq!(statement.nats_charged.unwrap(), nats);
+            let shown = statement.claims.iter().any(|c| matches!(c.guarantee, Guarantee::MutualInformation { .. }));
+            assert!(shown, "{release:?}");
+        }
     }
 }
