@@ -39,7 +39,7 @@ A grid's file says which of the grids it is, and what is different (all else is 
   candidates = 3000                    # about half become members
   audited = 1000                       # records a side that are attacked
   delta = 1e-5
-  nats = 1.0                           # true-dp: how many bits FERRET releases
+  nats = [1.0, 4.0]                    # true-dp: how many bits FERRET releases, and so how many flips they need
   learning_rates = 3                   # that each row tries; 1: none are tried
   tune_cells = false                   # true: each budget and length chooses its own
   matched = true                       # paper: also with as many steps as FERRET computes")]

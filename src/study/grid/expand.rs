@@ -161,24 +161,10 @@ impl Grid {
             for &eps in &self.budgets {
                 for &batch in &self.batches {
                     for variant in &self.methods {
-                        let releases = [(Release::Rr { eps }, "rr"), (Release::Gaussian { eps }, "gaussian")];
-                        for (release, how) in releases {
-                            let reading = Reading {
-                                release,
-                                silent: Silent::None,
-                                direction: Direction::Rademacher,
-                                ..Reading::paper(variant, self.nats)
-                            };
-                            let centre = centre(&reading, batch);
-                            let name = format!("{}-{how}, B = {batch}", variant.to_uppercase());
-                            rows.push(Row {
-                                name,
-                                method: Method::Ferret(reading),
-                                batch,
-                                epochs,
-                                steps_of: None,
-                                centre,
-                            });
+                        for (release, how) in [(Release::Rr { eps }, "rr"), (Release::Gaussian { eps }, "gaussian")] {
+                            for &nats in &self.nats {
+                                rows.push(Self::noisy(variant, release, how, nats, batch, epochs));
+                            }
                         }
                     }
                     let name = format!("DPSGD, B = {batch}");
@@ -188,6 +174,19 @@ impl Grid {
                 }
             }
         }
+    }
+
+    fn noisy(variant: &str, release: Release, how: &str, nats: f64, batch: u64, epochs: u32) -> Row {
+        let reading = Reading {
+            release,
+            silent: Silent::None,
+            direction: Direction::Rademacher,
+            ..Reading::paper(variant, nats)
+        };
+        // More bits, each of which says less: a smaller step.
+        let centre = centre(&reading, batch) / nats.sqrt();
+        let name = format!("{}-{how}, {nats} nats, B = {batch}", variant.to_uppercase());
+        Row { name, method: Method::Ferret(reading), batch, epochs, steps_of: None, centre }
     }
 
     /// The rows that are tuned, one a key: the cell nearest the middle of budgets and lengths stands for the others.

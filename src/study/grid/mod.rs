@@ -34,8 +34,8 @@ pub struct Grid {
     pub methods: Vec<String>,
     /// Paper: FERRET's budgets in nats and DPSGD's eps, and inf for non-private training. Readings: nats. True-dp: eps.
     pub budgets: Vec<f64>,
-    /// True-dp: the nats of mutual information that decide how many bits FERRET releases.
-    pub nats: f64,
+    /// True-dp: the nats of mutual information that decide how many bits FERRET releases. More bits need more flips.
+    pub nats: Vec<f64>,
     /// Passes over the members.
     pub epochs: Vec<u32>,
     /// Expected batch sizes.
@@ -63,7 +63,7 @@ struct File {
     kind: Kind,
     methods: Option<Vec<String>>,
     budgets: Option<Vec<f64>>,
-    nats: Option<f64>,
+    nats: Option<Vec<f64>>,
     epochs: Option<Vec<u32>>,
     batches: Option<Vec<u64>>,
     seeds: Option<u64>,
@@ -86,7 +86,7 @@ impl Grid {
             kind,
             methods: words(&["ferret-max", "ferret-eighth", "ferret-2", "dpsgd", "nonprivate"]),
             budgets: vec![0.1, 0.5, 1.0, 2.0, f64::INFINITY],
-            nats: 1.0,
+            nats: vec![1.0],
             epochs: vec![1, 3, 5],
             batches: vec![50],
             seeds: 3,
@@ -112,6 +112,7 @@ impl Grid {
                 budgets: vec![1.0],
                 epochs: vec![3],
                 batches: vec![250, 50, 5, 1],
+                nats: vec![1.0, 4.0],
                 matched: false,
                 ..paper
             },
@@ -216,8 +217,8 @@ impl Grid {
         if !(self.delta > 0.0 && self.delta < 1.0) {
             return Err(format!("delta is {}, expected a number between 0 and 1", self.delta));
         }
-        if !(self.nats > 0.0 && self.nats.is_finite()) {
-            return Err(format!("nats is {}, expected a number above 0", self.nats));
+        if self.nats.is_empty() || !self.nats.iter().all(|n| *n > 0.0 && n.is_finite()) {
+            return Err(format!("nats is {:?}, expected numbers above 0", self.nats));
         }
         if self.learning_rates == 0 || self.learning_rates > 15 {
             return Err(format!("learning_rates is {}, expected 1 to 15", self.learning_rates));

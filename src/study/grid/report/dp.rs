@@ -68,8 +68,8 @@ pub(super) fn tables(
                 note: format!(
                     "Mean ± SD [least, largest] over {} seed(s). Every row is protected to the same eps and delta, one record added or \
                      removed, Poisson sampling; eps spent is the accountant's upper bound for what was really released. How many bits or \
-                     scalars FERRET releases was set by {} nats of mutual information, another unit.",
-                    grid.seeds, grid.nats
+                     scalars FERRET releases was set by the nats of mutual information in its name, another unit.",
+                    grid.seeds
                 ),
             });
             findings.extend(finding(grid, &here, chosen, eps, epochs));
