@@ -2,7 +2,7 @@
 
 use super::{Backend, cpu_update};
 use crate::error::{Error, Result};
-use crate::kernel::{Onto, Real, elementwise, matmul};
+use crate::kernel::{self, Onto, Real, elementwise, matmul};
 use crate::model::Activation;
 use crate::ops::clip::{self, ClipFunction};
 use crate::ops::compress::{self, Address};
@@ -186,6 +186,10 @@ impl<F: Real> Backend for Cpu<F> {
 
     fn finish(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn chain<R: Send>(&self, ops: impl FnOnce() -> R + Send) -> R {
+        kernel::awake(ops)
     }
 
     fn embed(&self, ids: &[u32], positions: &[u32], tokens: &Tensor<F>, wpe: &Tensor<F>) -> Tensor<F> {

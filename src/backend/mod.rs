@@ -51,6 +51,10 @@ pub trait Backend: Send + Sync {
     fn rows(&self, x: &Self::Tensor, rows: Range<usize>) -> Self::Tensor;
     /// Wait for all work and report what went wrong.
     fn finish(&self) -> Result<()>;
+    /// Run a chain of ops too small to be waited for one by one, such as the decoding of a token.
+    fn chain<R: Send>(&self, ops: impl FnOnce() -> R + Send) -> R {
+        ops()
+    }
 
     /// [`crate::ops::embedding::forward`].
     fn embed(&self, ids: &[u32], positions: &[u32], tokens: &Self::Tensor, wpe: &Self::Tensor) -> Self::Tensor;

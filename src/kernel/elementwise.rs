@@ -113,25 +113,54 @@ multiversion! {
     }
 }
 
+/// Numbers between two requests for memory.
+const RUN: usize = 16;
+
 multiversion! {
-    /// `y_i <- a_7 x_7i + (... (a_1 x_1i + (a_0 x_0i + y_i)))`: eight [`axpy`] in one pass over y. Eight streams fill the memory's
-    /// bandwidth where one does not.
-    fn axpy8<F: Real>(a: &[F; 8], x: [&[F]; 8], y: &mut [F]) {
-        let x = x.map(|x| &x[..y.len()]);
+    /// `y <- a_7 x_7 + (... (a_1 x_1 + (a_0 x_0 + y)))`: eight [`axpy`] in one pass over y, while `next` is asked for. Eight streams fill the
+    /// memory's bandwidth where one does not.
+    fn axpy8<F: Real>(a: &[F; 8], x: &[&[[F; RUN]]; 8], next: &[&[[F; RUN]]; 8], y: &mut [[F; RUN]]) {
         for (i, y) in y.iter_mut().enumerate() {
-            *y = a.iter().zip(x).fold(*y, |y, (a, x)| a.mul_add(x[i], y));
+            let mut sum = *y;
+            for ((&a, x), next) in a.iter().zip(x).zip(next) {
+                prefetch(next, i);
+                for (sum, &x) in sum.iter_mut().zip(&x[i]) {
+                    *sum = a.mul_add(x, *sum);
+                }
+            }
+            *y = sum;
         }
     }
 }
 
+/// Ask memory for number `i` of `x`, which will be needed soon.
+#[inline(always)]
+fn prefetch<F>(x: &[F], i: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing that the program sees, wherever it points.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(x.as_ptr().wrapping_add(i).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (x, i);
+}
+
 /// `y <- y + sum_p a_p row(p)`, in the order of p.
 pub(crate) fn add_combination<'a, F: Real>(a: &[F], row: impl Fn(usize) -> &'a [F], y: &mut [F]) {
+    let whole = y.len() / RUN * RUN;
     let (eights, rest) = a.as_chunks::<8>();
+    let runs = |i: usize| std::array::from_fn(|j| row(8 * i + j).as_chunks().0);
     for (i, eight) in eights.iter().enumerate() {
-        axpy8(eight, std::array::from_fn(|j| row(8 * i + j)), y);
+        axpy8(eight, &runs(i), &runs((i + 1).min(eights.len() - 1)), y.as_chunks_mut().0);
     }
-    for (i, &a) in rest.iter().enumerate() {
-        axpy(a, row(8 * eights.len() + i), y);
+    // What is left: columns beyond the last run, then rows beyond the last eight.
+    let (left, last) = (a.len() - rest.len(), y.len() % RUN);
+    for (p, &a) in a[..left].iter().enumerate().filter(|_| last > 0) {
+        axpy(a, &row(p)[whole..], &mut y[whole..]);
+    }
+    for (p, &a) in rest.iter().enumerate() {
+        axpy(a, row(left + p), y);
     }
 }
 

@@ -100,45 +100,40 @@ pub fn scaled_matmul_serial<F: Real>(
     }
 }
 
-/// The product of a few rows, as in decoding: every number of B is read once, from where it lies, in long runs.
+/// The product of a few rows, as in decoding: columns are split over threads, and every number of B is read once, from where it lies.
 ///
 /// Sums are formed as in larger products: a row decoded alone has the same bits as in its text.
 fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: ArrayViewMut2<F>) {
-    let (m, k, n) = (a.nrows(), a.ncols(), b.ncols());
+    let (k, n) = (a.ncols(), b.ncols());
     assert_eq!(b.nrows(), k, "inner sizes of a product");
-    assert_eq!(c.dim(), (m, n), "size of a product");
-    let width = n.div_ceil(rayon::current_num_threads());
-    if b.strides()[1] != 1 {
-        // Each column is a run: columns are split over threads, and the serial product reads them in place.
-        let width = width.max(64);
-        let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
-        return columns.into_par_iter().enumerate().for_each(|(i, c)| {
-            let range = i * width..i * width + c.ncols();
-            let b = b.slice_axis(Axis(1), ndarray::Slice::from(range.clone()));
-            matmul_serial(a, b, onto.columns(range), c);
-        });
-    }
-    // Each row is a run: threads share out the blocks of k, in halves where rows are long.
-    let (a, width) = (a.as_standard_layout(), width.clamp(1024, 4096).min(n));
-    let mut sums = vec![F::zero(); k.div_ceil(KC) * m * n];
-    let tasks: Vec<_> = sums.chunks_mut(n).map(|row| row.chunks_mut(width)).enumerate().collect();
-    let tasks: Vec<_> =
-        tasks.into_iter().flat_map(|(i, row)| row.enumerate().map(move |(j, part)| (i, j, part))).collect();
-    tasks.into_par_iter().for_each(|(i, j, sums)| {
-        let (block, row) = (i / m, i % m);
-        let a = a.row(row).to_slice().expect("standard layout").chunks(KC).nth(block).expect("as many blocks as in k");
-        let part = j * width..j * width + sums.len();
-        let b = |p| &b.row(block * KC + p).to_slice().expect("adjacent columns")[part.clone()];
-        elementwise::add_combination(a, b, sums);
+    assert_eq!(c.dim(), (a.nrows(), n), "size of a product");
+    // Cuts fall where cache lines may end, and vectors do.
+    let width = n.div_ceil(rayon::current_num_threads()).next_multiple_of(16).max(64);
+    let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
+    columns.into_par_iter().enumerate().for_each(|(i, c)| {
+        let range = i * width..i * width + c.ncols();
+        let b = b.slice_axis(Axis(1), ndarray::Slice::from(range.clone()));
+        let onto = onto.columns(range);
+        if b.strides()[1] == 1 { by_rows(a, b, onto, c) } else { matmul_serial(a, b, onto, c) }
     });
-    for (i, mut c) in c.rows_mut().into_iter().enumerate() {
-        let c = c.as_slice_mut().expect("adjacent columns");
+}
+
+/// `C <- A B + onto` where B's rows are runs: they are added up in long vectors, block by block of k.
+fn by_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: ArrayViewMut2<F>) {
+    let (a, mut sums) = (a.as_standard_layout(), vec![F::zero(); b.ncols()]);
+    for (a, mut c) in a.rows().into_iter().zip(c.rows_mut()) {
+        let (a, c) = (a.to_slice().expect("standard layout"), c.as_slice_mut().expect("adjacent columns"));
         match onto {
             Onto::Zero => c.fill(F::zero()),
             Onto::Itself => {}
             Onto::Row(row) => c.copy_from_slice(row),
         }
-        sums.chunks(n).skip(i).step_by(m).for_each(|sums| elementwise::add(sums, c));
+        for (block, a) in a.chunks(KC).enumerate() {
+            sums.fill(F::zero());
+            let row = |p| b.row(block * KC + p).to_slice().expect("adjacent columns");
+            elementwise::add_combination(a, row, &mut sums);
+            elementwise::add(&sums, c);
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Everything here gives the same bits at any thread count: work is split over outputs, never over a sum.
 
+mod awake;
 pub mod elementwise;
 pub mod gemm;
 pub mod gram;
@@ -9,6 +10,7 @@ pub mod real;
 #[cfg(all(feature = "tiles", target_arch = "x86_64"))]
 pub mod tiles;
 
+pub use awake::awake;
 pub use gemm::{Onto, matmul, matmul_serial};
 pub use gram::Gram;
 pub use real::Real;

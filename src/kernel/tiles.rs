@@ -276,6 +276,7 @@ unsafe fn few_rows<const M: usize>(
     /// How far ahead of the sum memory is asked for.
     const AHEAD: usize = 6 * LANES;
     let alpha = _mm512_set1_ps(alpha);
+    let b = (b.0, 1, b.2);
     for j in (0..n).step_by(LANES) {
         let (columns, there) = (LANES.min(n - j), mask(n - j));
         for start in (0..k).step_by(KC) {
@@ -283,16 +284,24 @@ unsafe fn few_rows<const M: usize>(
             let mut sums = [_mm512_setzero_ps(); M];
             for p in (start..end).step_by(LANES) {
                 let deep = LANES.min(end - p);
+                // In these columns, or at the top of the next ones.
+                let ahead = if p + AHEAD < k { at(b, p + AHEAD, j) } else { at(b, p + AHEAD - k, j + LANES) };
                 // SAFETY: `columns` columns of `deep` numbers of B, and rows of A up to k.
                 unsafe {
                     for i in 0..LANES {
-                        _mm_prefetch::<_MM_HINT_T0>(at(b, p + AHEAD, j + i).cast());
+                        _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_offset(i as isize * b.2).cast());
                     }
-                    let place = (at(b, p, j), b.2, b.1);
-                    // Whole squares apart: their loops unroll.
+                    // Whole squares apart: their loops unroll, and they stay in registers.
                     let whole = deep == LANES && columns == LANES;
-                    let square = if whole { square(place, LANES, LANES) } else { square(place, columns, deep) };
-                    let square = transposed(square);
+                    let mut rows = [_mm512_setzero_ps(); LANES];
+                    if whole {
+                        for (i, row) in rows.iter_mut().enumerate() {
+                            *row = _mm512_loadu_ps(at(b, p, j + i));
+                        }
+                    } else {
+                        rows = square((at(b, p, j), b.2, b.1), columns, deep);
+                    }
+                    let square = transposed(rows);
                     let mut add = |q: usize, row: __m512| {
                         for (i, sum) in sums.iter_mut().enumerate() {
                             *sum = _mm512_fmadd_ps(_mm512_set1_ps(*at(a, i, p + q)), row, *sum);

@@ -34,6 +34,10 @@ impl<B: Backend> Decoder<B> {
     /// Run `ids` after what is in the cache; the logits of the last of them. On the CPU the same numbers, to the bit, as running
     /// the whole text at once; a GPU adds one row's products in another order.
     pub fn extend(&self, cache: &mut Cache<B>, ids: &[u32]) -> Result<Vec<f32>> {
+        self.backend.chain(|| self.extend_by_ops(cache, ids))
+    }
+
+    fn extend_by_ops(&self, cache: &mut Cache<B>, ids: &[u32]) -> Result<Vec<f32>> {
         let (b, layout) = (&self.backend, &self.layout);
         let past = cache.len;
         assert!(!ids.is_empty() && past + ids.len() <= self.config.positions, "the caller counts positions");
