@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::ops::Segments;
 
 /// Rows of logits that exist at once, unless one sample is longer.
-const HEAD_ROWS: usize = 512;
+pub(super) const HEAD_ROWS: usize = 512;
 
 /// A decoder with its parameters in the memory of `B`.
 pub struct Decoder<B: Backend> {

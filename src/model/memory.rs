@@ -2,9 +2,10 @@
 //!
 //! With P parameters, N = B T rows, width C, hidden width I, L blocks and vocabulary V, in f32:
 //! weights P; gradients P; AdamW's moments 2 P; a block's cache for backward N (8 C + 2 I) (16 C a row where I = 4 C);
-//! one sample's logits T V, the head being computed sample by sample.
+//! logits V a row, the head being computed for as many samples at once as have [`HEAD_ROWS`] rows, or for one.
 
 use super::config::Config;
+use super::decoder::HEAD_ROWS;
 use super::family::gpt2;
 
 /// Bytes of one use.
@@ -18,7 +19,7 @@ pub struct Need {
     pub gradients: u64,
     /// AdamW's two moments.
     pub optimizer: u64,
-    /// What forward keeps for backward, factors held for clipping, and a sample's logits.
+    /// What forward keeps for backward, factors held for clipping, and logits.
     pub activations: u64,
 }
 
@@ -37,7 +38,8 @@ pub fn estimate(config: &Config, batch: usize, context: usize) -> Vec<Need> {
     let rows = b * t;
     let parameters = gpt2::scalars(config);
     let block = rows * (8 * c + 2 * i);
-    let head = t * v + rows * c;
+    let at_once = (HEAD_ROWS as u128 / t.max(1) * t).max(t).min(rows);
+    let head = at_once * v + rows * c;
     let row = |kind, gradients: u128, optimizer: u128, activations: u128| Need {
         kind,
         weights: bytes(parameters),
@@ -68,8 +70,14 @@ mod tests {
         let train = find("non-private, adamw");
         assert_eq!(train.weights, 4 * 124_439_808);
         assert_eq!((train.gradients, train.optimizer), (train.weights, 2 * train.weights));
-        // 13 blocks of 512 x 16 x 768 floats, and 128 x 50257 + 512 x 768.
-        assert_eq!(train.activations, 4 * (13 * 512 * 16 * 768 + 128 * 50257 + 512 * 768));
+        // 13 blocks of 512 x 16 x 768 floats, and 512 x 50257 + 512 x 768.
+        assert_eq!(train.activations, 4 * (13 * 512 * 16 * 768 + 512 * 50257 + 512 * 768));
+        // A long sample's logits exist whole; of short ones as many as fit.
+        for (batch, context, at_once) in [(2, 1024, 1024), (9, 200, 400), (1, 8, 8)] {
+            let eval = &estimate(&Preset::Gpt2.config(), batch, context)[0];
+            let rows = (batch * context) as u64;
+            assert_eq!(eval.activations, 4 * (rows * 17 * 768 + at_once * 50257));
+        }
         assert_eq!(find("ferret, direct").gradients, 0);
         assert!(find("eval").total() < find("ferret, direct").total());
     }
