@@ -101,7 +101,7 @@ are made from the seed {SEED}; no text is stored. This file, too, is written by 
 cargo run --release -- world --rebuild-model
 ```
 
-The same machine gives the same bytes, at any number of threads.
+The same version of the program gives the same bytes on the same machine, at any number of threads; another version may round differently.
 
 | measured on | perplexity |
 |---|---|
