@@ -164,11 +164,18 @@ pub fn grouping(method: &str, groups: Option<usize>, bucket: Option<usize>) -> R
 
 /// A bar with rate and estimate on stderr; nothing where stderr is not a terminal or `quiet` is set.
 pub fn progress(len: u64, what: &'static str, quiet: bool) -> ProgressBar {
+    bar(len, "{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left", quiet).with_prefix(what)
+}
+
+/// [`progress`] of work whose parts differ, in thousandths of it: a message says which part it is at.
+pub fn progress_by_share(what: &'static str, quiet: bool) -> ProgressBar {
+    bar(1000, "{prefix} {wide_bar} {percent} % {msg}, {elapsed} gone, {eta} left", quiet).with_prefix(what)
+}
+
+fn bar(len: u64, template: &str, quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
-    let bar = ProgressBar::with_draw_target(Some(len), target);
-    let style = ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left")
-        .expect("a valid template");
-    bar.with_style(style).with_prefix(what)
+    let style = ProgressStyle::with_template(template).expect("a valid template");
+    ProgressBar::with_draw_target(Some(len), target).with_style(style)
 }
 
 /// Shows on stderr that work whose length is not known goes on, and for how long, until dropped. See [`working`].

@@ -1,6 +1,6 @@
 //! `ferret` without a verb: the embedded world, every method, one table and one page.
 
-use super::common::progress;
+use super::common::progress_by_share;
 use super::interrupt;
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -32,30 +32,35 @@ fn statements(outcomes: &[Outcome]) -> Vec<Part> {
 }
 
 /// Run the job.
-pub fn run() -> Result<()> {
+pub fn run(quiet: bool) -> Result<()> {
     let begun = Instant::now();
     interrupt::listen();
     let options = first::Options::default();
     let world = World::embedded(options.seed, options.candidates, 0)?;
     let (members, nonmembers) = (world.members.len(), world.nonmembers.len());
-    eprintln!(
+    let note = |text: String| {
+        if !quiet {
+            eprintln!("{text}");
+        }
+    };
+    note(format!(
         "Fine-tuning the embedded model ({} parameters) on {members} invented records, by every method; then asking each result which \
          of {} records it has seen.",
         world.base.weights.layout.scalars(),
         2 * options.audited.min(members).min(nonmembers)
-    );
-    let bar = progress(1000, "", false);
+    ));
+    let bar = progress_by_share("all methods", quiet);
     let outcomes = first::run(
         &world,
         &options,
         |name, share| {
-            bar.set_prefix(name.to_owned());
+            bar.set_message(format!("{name:<30}"));
             bar.set_position((share * 1000.0) as u64);
             if interrupt::asked() { Err(Error::Interrupted("stopped; nothing was written".into())) } else { Ok(()) }
         },
         |o| {
             bar.suspend(|| {
-                eprintln!("  {:<30} test perplexity {:>8.2}, AUC {:.3}", o.name, o.test_loss.exp(), o.attack.auc)
+                note(format!("  {:<30} test perplexity {:>8.2}, AUC {:.3}", o.name, o.test_loss.exp(), o.attack.auc))
             })
         },
     )?;

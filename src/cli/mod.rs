@@ -30,6 +30,9 @@ pub struct Cli {
     /// Threads on the processor [default: all cores]
     #[arg(long, value_name = "N", global = true)]
     threads: Option<usize>,
+    /// No progress, only the result (here, without a verb; verbs have their own)
+    #[arg(long)]
+    quiet: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -77,7 +80,7 @@ fn run(cli: Cli) -> Result<()> {
         common::set_threads(threads)?;
     }
     match cli.command {
-        None => first::run(),
+        None => first::run(cli.quiet),
         Some(command) => match command {
             Command::Train(args) => train::run(*args),
             Command::Devices(args) => devices::run(args),

@@ -1,6 +1,6 @@
 //! `ferret study`: a grid of runs, tables beside the paper's, verdicts.
 
-use super::common::progress;
+use super::common::progress_by_share;
 use super::interrupt;
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -186,14 +186,11 @@ fn stage(args: &Args, runner: &Runner, store: &Store, specs: &[Spec], what: &'st
         let wall = costs.iter().sum::<f64>() / runner.jobs as f64;
         note(args, &format!("{what}: about {} by timing a few steps of each kind", duration(wall)));
     }
-    let bar = progress((costs.iter().sum::<f64>() * 1000.0).ceil() as u64, what, args.quiet);
-    let style =
-        indicatif::ProgressStyle::with_template("{prefix} {wide_bar} {percent} % {msg}, {elapsed} gone, {eta} left");
-    bar.set_style(style.expect("a valid template"));
+    let (bar, all) = (progress_by_share(what, args.quiet), costs.iter().sum::<f64>());
     bar.set_message(format!("0/{left}"));
     let done = std::sync::atomic::AtomicUsize::new(0);
     let finished = runner.run(store, specs, &costs, &|progress| match progress {
-        Progress::Work(seconds) => bar.set_position((seconds * 1000.0) as u64),
+        Progress::Work(seconds) => bar.set_position((1000.0 * seconds / all) as u64),
         Progress::Done(run) => {
             let done = done.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
             bar.set_message(format!("{done}/{left}"));

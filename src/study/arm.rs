@@ -169,6 +169,15 @@ impl Arm {
         }
     }
 
+    /// Record gradients that the run is expected to compute.
+    pub fn sample_gradients(&self) -> u64 {
+        match &self.plan {
+            Plan::Base => 0,
+            Plan::Ferret(s) => s.batch * s.shared(&s.fires(s.steps)).iter().map(|f| f.steps).sum::<u64>(),
+            Plan::Dense(s) => s.batch * u64::from(s.steps),
+        }
+    }
+
     /// Seconds of training a computed step takes here, measured over `seconds` or so, and at least one step after the first.
     pub fn pace(&self, world: &World, secret: &Secret, seconds: f64) -> Result<f64> {
         match &self.plan {
@@ -225,14 +234,13 @@ impl Arm {
             (_, Release::Gaussian { .. }) => eps_charge(&statement),
             _ => Charge::Bits(bits),
         };
-        let batches = if settings.batch_per == ferret::BatchPer::Bit { bits } else { computed };
         Ok(Trained {
             weights,
             seconds,
             curve,
             charge,
             bits: sends_bits.then_some(bits),
-            sample_gradients: batches * settings.batch,
+            sample_gradients: self.sample_gradients(),
             steps: (computed, settings.steps.into()),
             fired: (settings.payload == Payload::Sign).then(|| Raster { fired, groups: settings.groups.len() as u64 }),
             statement: Some(statement),
@@ -271,7 +279,7 @@ impl Arm {
             curve,
             charge: eps_charge(&statement),
             bits: None,
-            sample_gradients: steps * settings.batch,
+            sample_gradients: self.sample_gradients(),
             steps: (steps, steps),
             fired: None,
             statement: Some(statement),

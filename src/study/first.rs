@@ -104,7 +104,11 @@ pub fn by_heart(world: &World, o: &Options) -> Result<(World, Arm)> {
     Ok((small, Arm { name, plan: Plan::Dense(Box::new(settings)), delta: o.delta }))
 }
 
-/// Run every arm. `tell` hears which arm is at which share of its training; `done` sees each outcome as it comes.
+/// What attacking and measuring a result costs beside training, in record gradients: about as much for all.
+const MEASURING: u64 = 1500;
+
+/// Run every arm. `tell` hears which arm is at work and which share of the whole job is done, as far as record gradients tell; `done` sees
+/// each outcome as it comes.
 pub fn run(
     world: &World,
     o: &Options,
@@ -114,16 +118,22 @@ pub fn run(
     let (few, last) = by_heart(world, o)?;
     let measured = [world, &few].map(|world| Measure { world, audited: o.audited, on_curve: 100 });
     let references = [measured[0].reference()?, measured[1].reference()?];
-    let arms = arms(world, o)?.into_iter().map(|a| (a, 0)).chain([(last, 1)]);
-    let mut outcomes = Vec::new();
+    let arms: Vec<(Arm, usize)> = arms(world, o)?.into_iter().map(|a| (a, 0)).chain([(last, 1)]).collect();
+    let work = |arm: &Arm| (MEASURING + arm.sample_gradients()) as f64;
+    let all: f64 = arms.iter().map(|(arm, _)| work(arm)).sum();
+    let (mut behind, mut outcomes) = (0.0, Vec::new());
     for (arm, place) in arms {
         // A key of its own for every run: two runs must not share a sample or a noise.
         let secret = match o.insecure_seed {
             Some(seed) => Secret::insecure(seed.wrapping_mul(1000).wrapping_add(outcomes.len() as u64)),
             None => Secret::from_system()?,
         };
-        tell(&arm.name, 0.0)?;
-        let outcome = arm.run(&measured[place], &references[place], &secret, |share| tell(&arm.name, share))?;
+        let here = work(&arm);
+        let outcome = arm.run(&measured[place], &references[place], &secret, |share| {
+            tell(&arm.name, (behind + share * (here - MEASURING as f64)) / all)
+        })?;
+        behind += here;
+        tell(&arm.name, behind / all)?;
         done(&outcome);
         outcomes.push(outcome);
     }
