@@ -167,8 +167,8 @@ fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
 fn an_interrupt_leaves_a_run_to_resume_with_its_key_for_the_owner_alone() {
     let dir = tempfile::tempdir().unwrap();
     let (data, out) = (records(dir.path()), dir.path().join("tuned"));
-    let mut child =
-        train(&data, &out, &["--log-private"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let with = ["--log-private", "--eval-data", data.to_str().unwrap()];
+    let mut child = train(&data, &out, &with).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     while !std::fs::read_to_string(out.join("log.jsonl")).is_ok_and(|l| l.lines().count() > 2) {
         assert!(Instant::now() < deadline, "the run never began");
@@ -184,7 +184,12 @@ fn an_interrupt_leaves_a_run_to_resume_with_its_key_for_the_owner_alone() {
     assert_eq!(mode, 0o600);
     says(&run(train(&data, &out, &["--log-private"])), "--resume");
     says(&run(train(&data, &out, &["--log-private", "--resume", "--seed", "4"])), "seed");
-    ok(run(train(&data, &out, &["--log-private", "--resume"])));
+    // What it began with was measured before the interrupt, and is still the base model's.
+    let summary = ok(run(train(&data, &out, &[&with[..], &["--resume"]].concat())));
+    let model = base();
+    let alone = ok(ferret(&["eval", "--model", &model, "--data", data.to_str().unwrap(), "--json"]));
+    assert_eq!(summary["eval_before"]["loss"], alone["loss"]);
+    assert_ne!(summary["eval_after"]["loss"], alone["loss"]);
     assert!(!out.join("state").exists());
     says(&run(train(&data, &out, &["--resume"])), "finished");
 }
