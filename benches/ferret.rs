@@ -11,7 +11,7 @@ use ferret::data::Example;
 use ferret::grad::{GroupDirection, GroupDot, Sum};
 use ferret::method::Sensitive;
 use ferret::method::ferret::{
-    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Replayer, Route, Run, Settings, Trainer,
+    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Replayer, Route, Run, Settings, Trainer,
 };
 use ferret::method::groups::{self, Groups};
 use ferret::model::layout::Place;
@@ -46,7 +46,7 @@ fn settings(layout: &Layout, records: u64, epsilon: f64, batch: u64, epochs: u32
     Settings {
         method: "ferret-max".into(),
         p: Settings::fire_probability(epsilon, groups.len() as u64, steps.into(), sampling_rate),
-        groups: Grouping::of(&groups.members).expect("consecutive"),
+        groups: Cuts::of(&groups.members).expect("consecutive"),
         epsilon,
         records,
         batch,

@@ -13,7 +13,7 @@ use ferret::grad::Sum;
 use ferret::measure::shadow::{Changes, Known, Method, Task, train_shadow};
 use ferret::measure::{Cache, gradient_norms, leakage, threshold_attacks, token_stats};
 use ferret::method::ferret::{
-    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Route, Run, Settings, Trainer, Transcript,
+    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Route, Run, Settings, Trainer, Transcript,
 };
 use ferret::method::{Opening, Samples, Sensitive};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
@@ -136,7 +136,7 @@ fn ferret_settings(weights: &Weights) -> Settings {
     let groups: Vec<Vec<ParamId>> = ids.chunks(4).map(<[ParamId]>::to_vec).collect();
     let mut s = Settings {
         method: "ferret".into(),
-        groups: Grouping::of(&groups).unwrap(),
+        groups: Cuts::of(&groups).unwrap(),
         epsilon: 2.0,
         records: 30,
         batch: 6,

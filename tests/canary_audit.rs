@@ -11,7 +11,7 @@ use ferret::eval;
 use ferret::method::Sensitive;
 use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy};
 use ferret::method::ferret::{
-    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Route, Run, Settings, Trainer,
+    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Route, Run, Settings, Trainer,
 };
 use ferret::method::groups::{self, Groups};
 use ferret::model::{Decoder, Weights, checkpoint, init};
@@ -60,7 +60,7 @@ impl World {
         let batch = batch.min(records);
         Settings {
             method: "ferret".into(),
-            groups: Grouping::of(&Groups::new(&self.base.layout, grouping).unwrap().members).unwrap(),
+            groups: Cuts::of(&Groups::new(&self.base.layout, grouping).unwrap().members).unwrap(),
             epsilon: 1e6,
             records,
             batch,

@@ -8,8 +8,8 @@ use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot, Sum};
 use ferret::method::ferret::run::sign_or_coin;
 use ferret::method::ferret::{
-    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Replayer, Route, Run, Settings, Trainer,
-    Transcript, replay,
+    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Replayer, Route, Run, Settings, Trainer, Transcript,
+    replay,
 };
 use ferret::method::{Opening, Samples, Sensitive};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
@@ -35,7 +35,7 @@ fn groups(weights: &Weights, size: usize) -> Vec<Vec<ParamId>> {
 }
 
 fn settings(weights: &Weights, size: usize, f: impl FnOnce(&mut Settings)) -> Settings {
-    let groups = Grouping::of(&groups(weights, size)).unwrap();
+    let groups = Cuts::of(&groups(weights, size)).unwrap();
     let mut s = Settings {
         method: "ferret-test".into(),
         epsilon: 2.0,

@@ -12,7 +12,7 @@ use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
 use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy, State, Variant};
 use ferret::method::ferret::{
-    self as fe, BatchPer, Engine, Grouping, MaskKind, Payload, Release, Releases, Replayer, Route, Transcript,
+    self as fe, BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Replayer, Route, Transcript,
 };
 use ferret::method::{Opening, Samples, Sensitive};
 use ferret::model::generate::{Sampling, generate};
@@ -66,7 +66,7 @@ fn ferret_settings(base: &Weights, f: impl FnOnce(&mut fe::Settings)) -> fe::Set
     let ids: Vec<ParamId> = base.layout.ids().collect();
     let mut s = fe::Settings {
         method: "ferret-test".into(),
-        groups: Grouping::of(&ids.chunks(1).map(<[_]>::to_vec).collect::<Vec<_>>()).unwrap(),
+        groups: Cuts::of(&ids.chunks(1).map(<[_]>::to_vec).collect::<Vec<_>>()).unwrap(),
         epsilon: 3.0,
         records: N as u64,
         batch: 6,

@@ -2,7 +2,7 @@
 
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::{
-    BatchPer, Engine, Grouping, MaskKind, Payload, Release, Released, Releases, Replayer, Route, Settings, Transcript,
+    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Released, Releases, Replayer, Route, Settings, Transcript,
     replay,
 };
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
@@ -43,7 +43,7 @@ fn base() -> Weights {
 fn settings() -> Settings {
     let ids: Vec<ParamId> = base().layout.ids().collect();
     let members: Vec<Vec<ParamId>> = ids.chunks(2).map(<[_]>::to_vec).collect();
-    let groups = Grouping::of(&members).unwrap();
+    let groups = Cuts::of(&members).unwrap();
     let (records, batch, steps, epsilon) = (1000, 10, 80, 0.8);
     let s = batch as f64 / records as f64;
     let p = Settings::fire_probability(epsilon, groups.len() as u64, u64::from(steps), s);

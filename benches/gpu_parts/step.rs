@@ -62,7 +62,7 @@ fn ferret<B: Backend>(b: B, epsilon: f64, finish: impl Fn() -> ferret::Result<()
     let (steps, count) = (2000, members.len() as u64);
     let settings = fe::Settings {
         method: "ferret-max".into(),
-        groups: fe::Grouping::of(&members).unwrap(),
+        groups: fe::Cuts::of(&members).unwrap(),
         epsilon,
         records: RECORDS as u64,
         batch: BATCH,

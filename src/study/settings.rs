@@ -3,8 +3,8 @@
 use super::arm::MICRO_BATCH;
 use crate::error::{Error, Result};
 use crate::method::dense;
-use crate::method::ferret::{self, BatchPer, Grouping, Release, Route};
-use crate::method::groups::{self, Groups};
+use crate::method::ferret::{self, BatchPer, Cuts, Release, Route};
+use crate::method::groups::{Grouping, Groups};
 use crate::model::Layout;
 use crate::optim::Schedule;
 use crate::privacy::statement::Sampler;
@@ -43,7 +43,7 @@ impl Common {
 }
 
 /// FERRET as the paper has it: bits through AdamW, idle steps with a zero gradient, directions on the sphere.
-pub fn ferret(layout: &Layout, c: &Common, grouping: groups::Grouping, nats: f64) -> Result<ferret::Settings> {
+pub fn ferret(layout: &Layout, c: &Common, grouping: Grouping, nats: f64) -> Result<ferret::Settings> {
     let groups = Groups::new(layout, grouping)?;
     let (steps, sampling_rate) = (c.steps()?, c.sampling_rate());
     Ok(ferret::Settings {
@@ -57,7 +57,7 @@ pub fn ferret(layout: &Layout, c: &Common, grouping: groups::Grouping, nats: f64
         learning_rate: c.learning_rate,
         schedule: c.schedule,
         seed: c.seed,
-        ..ferret::Settings::paper("ferret", Grouping::of(&groups.members)?)
+        ..ferret::Settings::paper("ferret", Cuts::of(&groups.members)?)
     })
 }
 

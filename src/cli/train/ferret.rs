@@ -89,7 +89,7 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
     let noisy = args.ferret.release != ReleaseKind::Bit;
     let mut settings = Settings {
         method: args.method.clone(),
-        groups: ferret::Grouping::of(&groups.members)?,
+        groups: ferret::Cuts::of(&groups.members)?,
         epsilon,
         records,
         batch: args.batch,

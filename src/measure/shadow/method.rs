@@ -3,7 +3,7 @@
 use super::MICRO_BATCH;
 use crate::error::{Error, Result};
 use crate::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
-use crate::method::ferret::{Grouping as Cut, Route, Settings, Transcript};
+use crate::method::ferret::{Cuts, Route, Settings, Transcript};
 use crate::method::groups::{Grouping, Groups};
 use crate::model::Layout;
 use crate::optim::Schedule;
@@ -118,7 +118,7 @@ impl Method {
         let mut settings = match (own, Grouping::of_method(name)) {
             (Some(settings), _) => settings,
             (None, Some(grouping)) => {
-                Settings { batch, epochs, ..Settings::paper(name, Cut::of(&Groups::new(layout, grouping)?.members)?) }
+                Settings { batch, epochs, ..Settings::paper(name, Cuts::of(&Groups::new(layout, grouping)?.members)?) }
             }
             (None, None) => {
                 return Err(Error::usage(format!(

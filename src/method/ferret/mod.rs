@@ -5,15 +5,15 @@
 //! releases through the [`Replayer`], and [`replay()`] does nothing else, so that trained and replayed weights cannot differ. A device
 //! keeps its own copy up to date by the same rule, to compute bits with; the weights that leave are replayed on the CPU.
 
+pub mod cuts;
 mod device;
-pub mod grouping;
 pub mod replay;
 pub mod run;
 pub mod settings;
 mod statement;
 pub mod transcript;
 
-pub use grouping::Grouping;
+pub use cuts::Cuts;
 pub use replay::{Released, Replayer, replay};
 pub use run::{Run, Trainer};
 pub use settings::{BatchPer, Engine, MaskKind, Payload, Release, Route, Settings};

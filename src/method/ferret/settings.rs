@@ -1,6 +1,6 @@
 //! Everything that a FERRET run was told: what a transcript records beside the bits.
 
-use super::Grouping;
+use super::Cuts;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::optim::{Hyper, Schedule, Silent, Updates};
@@ -110,7 +110,7 @@ pub struct Settings {
     /// The method's name, `ferret-max` and so on.
     pub method: String,
     /// Which tensors make a group.
-    pub groups: Grouping,
+    pub groups: Cuts,
     /// Budget in nats of mutual information.
     pub epsilon: f64,
     /// Number of records N.
@@ -162,7 +162,7 @@ const MOST_SLOTS: u64 = 100_000_000_000;
 impl Settings {
     /// The paper's: bits through AdamW, idle steps with a zero gradient, directions on the sphere, Poisson batches of 50. Of sizes and
     /// budget it says only that one record is seen in one step of one group; the caller fills them in.
-    pub fn paper(method: &str, groups: Grouping) -> Self {
+    pub fn paper(method: &str, groups: Cuts) -> Self {
         Self {
             method: method.into(),
             groups,
@@ -283,7 +283,7 @@ impl Settings {
 pub(super) fn example() -> Settings {
     Settings {
         method: "ferret-max".into(),
-        groups: Grouping::try_from("16x1".to_owned()).unwrap(),
+        groups: Cuts::try_from("16x1".to_owned()).unwrap(),
         epsilon: 0.5,
         records: 1000,
         batch: 50,

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 /// The number of tensors of each group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Grouping(Vec<usize>);
+pub struct Cuts(Vec<usize>);
 
 /// More groups than any decoder has tensors.
 const MOST: usize = 1 << 20;
 
-impl Grouping {
+impl Cuts {
     /// The grouping with these members. Refused unless they are consecutive and cover parameters 0, 1, 2, ...
     pub fn of(members: &[Vec<ParamId>]) -> Result<Self> {
         let flat = members.iter().flatten().map(|id| id.0);
@@ -55,14 +55,14 @@ impl Grouping {
     }
 }
 
-impl From<Grouping> for String {
-    fn from(g: Grouping) -> String {
+impl From<Cuts> for String {
+    fn from(g: Cuts) -> String {
         let runs = g.0.chunk_by(|a, b| a == b);
         runs.map(|run| format!("{}x{}", run.len(), run[0])).collect::<Vec<_>>().join(",")
     }
 }
 
-impl TryFrom<String> for Grouping {
+impl TryFrom<String> for Cuts {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -93,18 +93,18 @@ mod tests {
 
     #[test]
     fn text_and_back() {
-        let g = Grouping::of(&ids(&[&[0, 1], &[2, 3], &[4]])).unwrap();
+        let g = Cuts::of(&ids(&[&[0, 1], &[2, 3], &[4]])).unwrap();
         assert_eq!(String::from(g.clone()), "2x2,1x1");
-        assert_eq!(Grouping::try_from("2x2,1x1".to_owned()).unwrap(), g);
+        assert_eq!(Cuts::try_from("2x2,1x1".to_owned()).unwrap(), g);
         for bad in ["", "x", "0x1", "1x0", "3", "1x1,", "-1x1", "9999999999x1", "1x9999999999"] {
-            assert!(Grouping::try_from(bad.to_owned()).is_err(), "{bad}");
+            assert!(Cuts::try_from(bad.to_owned()).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn only_consecutive_runs() {
         for bad in [&ids(&[&[1], &[0]])[..], &ids(&[&[0], &[2]]), &ids(&[&[0], &[]]), &ids(&[&[0], &[0]])] {
-            assert!(Grouping::of(bad).is_err());
+            assert!(Cuts::of(bad).is_err());
         }
     }
 }
