@@ -30,6 +30,9 @@ pub enum Error {
     /// No adapter, a lost device, a limit exceeded.
     #[error("{0}")]
     Device(String),
+    /// A run whose numbers have left the range of floats.
+    #[error("{0}")]
+    Diverged(String),
     /// A privacy claim that would not be true.
     #[error("{0}")]
     Privacy(String),

@@ -36,7 +36,7 @@ pub fn losses<B: Backend>(
         let rows = decoder.backend.download(&decoder.losses(&batch))?;
         if let Some(at) = rows.iter().position(|l| !l.is_finite()) {
             let sample = (0..batch.segments.len()).find(|&i| batch.segments.range(i).contains(&at)).unwrap_or(0);
-            return Err(Error::usage(format!(
+            return Err(Error::Diverged(format!(
                 "the loss of record {} is {}: the weights have overflowed or diverged",
                 range.start + sample + 1,
                 rows[at]

@@ -98,6 +98,9 @@ fn every_method_audits_its_own_run() {
     let out = train(dir, "nonprivate", "run", ask);
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(text.contains("nonprivate: ") && text.contains("perplexity-ratio"), "{text}{}", stderr(&out));
+    // A finished run is audited as what it was, or not at all.
+    let other = train(dir, "signsgd", "run", &format!("{ask} --resume"));
+    assert!(!other.status.success() && stderr(&other).contains("--method nonprivate"), "{}", stderr(&other));
     json_of(train(dir, "nonprivate", "plain", "--batch 8 --json"));
     assert!(!dir.join("plain/audit").exists());
     assert!(!std::fs::read_to_string(dir.join("plain/PRIVACY.md")).unwrap().contains("audit"));

@@ -1,6 +1,7 @@
 //! A FERRET run is its transcript: replay against brute force, and the verbs `replay` and `verify`.
 
 use ferret::method::ferret::replay::save;
+use ferret::method::ferret::transcript::on_grid;
 use ferret::method::ferret::{
     BatchPer, Cuts, Engine, MaskKind, Payload, Release, Released, Releases, Replayer, Route, Settings, Transcript,
     replay,
@@ -80,8 +81,8 @@ fn releases(settings: &Settings, steps_run: u32) -> Releases {
     let bits = fires.iter().map(|&(t, g)| coin(999, t, g));
     match settings.release {
         Release::Gaussian { dither } => {
-            let noise = |i: usize| (dither * settings.clip) as f32 * (i as f32 * 0.37).sin();
-            Releases::Scalars(bits.enumerate().map(|(i, b)| f32::from(b) * settings.clip as f32 + noise(i)).collect())
+            let noisy = |(i, b): (usize, i8)| on_grid(f64::from(b) + dither * (i as f64 * 0.37).sin(), settings.clip);
+            Releases::Scalars(bits.enumerate().map(noisy).collect())
         }
         _ => Releases::Bits(bits.collect()),
     }
@@ -234,6 +235,16 @@ fn nothing_outside_the_alphabet_is_applied() {
     assert_eq!(bits(&weights.tensors), bits(&base().tensors));
     replayer.step(5, &[(0, Released::Bit(1))], &mut weights.tensors).unwrap();
     assert!(replayer.step(5, &[(0, Released::Bit(1))], &mut weights.tensors).is_err(), "a step is made once");
+}
+
+#[test]
+fn a_scalar_off_the_grid_is_refused() {
+    let s = Settings { release: Release::Gaussian { dither: 1.5 }, clip: 0.3, ..settings() };
+    let (_, mut transcript) = train(&s, 80);
+    transcript.check().unwrap();
+    let Releases::Scalars(scalars) = &mut transcript.releases else { panic!("scalars") };
+    scalars[0] = scalars[0].next_up();
+    assert!(transcript.check().unwrap_err().to_string().contains("multiple of C"));
 }
 
 #[test]

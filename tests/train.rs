@@ -184,6 +184,12 @@ fn an_interrupt_leaves_a_run_to_resume_with_its_key_for_the_owner_alone() {
     assert_eq!(mode, 0o600);
     says(&run(train(&data, &out, &["--log-private"])), "--resume");
     says(&run(train(&data, &out, &["--log-private", "--resume", "--seed", "4"])), "seed");
+    // What was released cannot be taken back, and its sample and flips are not spent on other records.
+    says(&run(train(&data, &out, &["--log-private", "--resume", "--max-steps", "1"])), "cannot be taken back");
+    let other = dir.path().join("other.jsonl");
+    std::fs::write(&other, std::fs::read_to_string(&data).unwrap().replacen('[', "[1,", 1)).unwrap();
+    says(&run(train(&other, &out, &["--log-private", "--resume"])), "other records");
+    assert!(!out.join("privacy.json").exists(), "nothing is stated about a run that was refused");
     // What it began with was measured before the interrupt, and is still the base model's.
     let summary = ok(run(train(&data, &out, &[&with[..], &["--resume"]].concat())));
     let model = base();
@@ -209,6 +215,10 @@ fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
         (&["--mask", "exact", "--epsilon", "0.001"], "does not pay for one bit"),
         (&["--groups", "3"], "has its groups"),
         (&["--sampler", "shuffle", "--batch-per", "bit"], "shuffle"),
+        (&["--delta", "0"], "--delta 0"),
+        (&["--delta", "2", "--release", "rr", "--flip", "0.1"], "--delta 2"),
+        (&["--checkpoint-every", "0"], "--checkpoint-every"),
+        (&["--release", "gaussian", "--dither", "0.001"], "epsilon"),
         (&["--method", "adam"], "--method adam"),
         (&["--data", "/nonexistent.jsonl"], "no such file"),
     ] {
@@ -229,6 +239,47 @@ fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
             }),
             sentence,
         );
-        assert!(!out.join("model.safetensors").exists());
+        assert!(!out.exists(), "{extra:?}");
     }
+}
+
+#[test]
+fn a_run_that_diverges_leaves_no_model_and_no_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let mut command = train(&data, &out, &["--route", "direct", "--clip", "1e39"]);
+    command.arg("--quiet");
+    let output = run(command);
+    says(&output, "diverged");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!out.join("model.safetensors").exists() && !out.join("privacy.json").exists());
+}
+
+#[test]
+fn how_long_a_private_run_took_is_told_only_where_logs_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = records(dir.path());
+    for (name, extra, told) in
+        [("a", &[][..], false), ("b", &["--log-private"], true), ("c", &["--insecure-seed", "1"], true)]
+    {
+        let summary = ok(run(train(&data, &dir.path().join(name), extra)));
+        assert_eq!(summary["seconds"].is_number(), told, "{extra:?}");
+    }
+}
+
+#[test]
+fn the_bits_of_a_noisy_scalar_tell_no_more_than_its_place_on_the_grid() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    ok(run(train(&data, &out, &["--release", "gaussian", "--dither", "1.5", "--clip", "2"])));
+    let text = std::fs::read_to_string(out.join("transcript.json")).unwrap();
+    let transcript: Value = serde_json::from_str(&text).unwrap();
+    let scalars: Vec<f64> =
+        transcript["scalars"].as_array().unwrap().iter().map(|x| f64::from(x.as_f64().unwrap() as f32)).collect();
+    assert!(scalars.len() > 200 && scalars.iter().any(|x| *x < 0.0) && scalars.iter().any(|x| *x > 0.0));
+    let off = scalars.iter().find(|x| (*x / 2.0 * 1024.0).fract() != 0.0);
+    assert_eq!(off, None);
+    let mean = scalars.iter().map(|x| x.abs()).sum::<f64>() / scalars.len() as f64;
+    // E|1 + 1.5 z| = 1.45, in units of C = 2.
+    assert!((mean / 2.0 - 1.45).abs() < 6.0 / (scalars.len() as f64).sqrt(), "{mean}");
 }

@@ -222,6 +222,12 @@ fn killed_and_stopped_runs_resume_to_the_same_bits_and_the_key_goes_last() {
     assert_eq!(mode(&key), 0o600);
     assert!(!out.join("model.safetensors").exists());
 
+    // Steps that are over cannot be left out of the statement.
+    let fewer = train(&data, &out, "dpsgd", &format!("{more} --resume --max-steps 3"));
+    let stderr = String::from_utf8_lossy(&fewer.stderr);
+    assert!(!fewer.status.success() && stderr.contains("cannot be taken back"), "{stderr}");
+    assert!(!out.join("privacy.json").exists());
+
     let summary = trained(&data, &out, "dpsgd", &format!("{more} --resume"));
     assert!(!out.join("state").exists());
     for file in ["model.safetensors", "privacy.json", "log.jsonl"] {

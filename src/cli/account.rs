@@ -4,6 +4,7 @@ use super::common::working;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::privacy::calibrate::{self, Settings};
+use crate::privacy::guarantee::up;
 use crate::privacy::{Accountant, Bounds, Event, Fires, Pld, Rdp, eq12};
 use serde_json::json;
 
@@ -103,9 +104,9 @@ pub fn run(args: Args) -> Result<()> {
         Some(_) => ask.setting_name(),
     };
     let mut text = format!("{what} at delta = {:e}, one record added or removed, Poisson sampling\n", ask.delta);
-    text += &format!("  RDP            {:.4}\n", up(answer.rdp));
+    text += &format!("  RDP            {:.4}\n", up(answer.rdp, 4));
     let line = |name: &str, b: Bounds| {
-        format!("  {name}{:.4}   (not below {:.4})\n", up(b.upper), (1e4 * b.lower).floor() / 1e4)
+        format!("  {name}{:.4}   (not below {:.4})\n", up(b.upper, 4), (1e4 * b.lower).floor() / 1e4)
     };
     if let Some(refined) = answer.refined {
         text += &line("PLD at 1e-3    ", answer.pld);
@@ -114,11 +115,6 @@ pub fn run(args: Args) -> Result<()> {
         text += &line("PLD            ", answer.pld);
     }
     fsio::print(&text)
-}
-
-/// Four places, rounded up: a bound that is printed is still a bound.
-fn up(x: f64) -> f64 {
-    (1e4 * x).ceil() / 1e4
 }
 
 /// The question, checked.

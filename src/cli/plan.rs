@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::groups::{Grouping, Groups};
 use crate::model::{Layout, checkpoint};
+use crate::privacy::guarantee::up;
 use crate::privacy::mi::{self, Plan, Request};
 use crate::privacy::{Accountant, Event, Fires, Pld, calibrate};
 use serde_json::json;
@@ -90,9 +91,13 @@ fn dpsgd(args: &Args) -> Result<()> {
         "dpsgd at ({}, {:e})-differential privacy, one record added or removed, Poisson sampling\n\
          \x20 steps                    {steps}\n\
          \x20 sampling rate            {rate}\n\
-         \x20 noise multiplier, RDP    {rdp:.4}\n\
-         \x20 noise multiplier, PLD    {pld:.4}   (proven to suffice; below {:.4} proven not to)\n",
-        args.epsilon, args.delta, needed.pld.lower
+         \x20 noise multiplier, RDP    {:.4}\n\
+         \x20 noise multiplier, PLD    {:.4}   (proven to suffice; below {:.4} proven not to)\n",
+        args.epsilon,
+        args.delta,
+        up(rdp, 4),
+        up(pld, 4),
+        needed.pld.lower
     ))
 }
 
@@ -116,12 +121,15 @@ fn ferret(args: &Args) -> Result<()> {
     line("ceiling G T s ln 2", format!("{:.4} nats", plan.ceiling));
     line("bits released, on average", format!("{:.1}", plan.expected_bits));
     line("probability that a step fires", format!("{:.4}", plan.fire_probability));
-    line("without flips or noise", format!("(0, {:.4})-DP, Poisson sampling, and that is tight", plan.delta_zero));
+    line(
+        "without flips or noise",
+        format!("(0, {:.4})-DP, Poisson sampling, and that is tight", up(plan.delta_zero, 4)),
+    );
     line(
         "mean membership advantage, at most",
-        format!("{:.4} in expectation, for coin-flip membership", plan.advantage_bound),
+        format!("{:.4} in expectation, for coin-flip membership", up(plan.advantage_bound, 4)),
     );
-    line("really spent", format!("{:.4} nats", plan.epsilon_spent));
+    line("really spent", format!("{:.4} nats", up(plan.epsilon_spent, 4)));
     if plan.clamped() {
         text += &format!(
             "\nThe budget is at or above the ceiling: every group fires at every step (p = 1), and {:.4} nats are spent, not {}.\n",
@@ -137,9 +145,9 @@ fn ferret(args: &Args) -> Result<()> {
         text += &format!("  {:>8}", format!("{} %", 100.0 * flip));
     }
     for o in &offers {
-        text += &format!("\n  {:>6}  {:>8}  {:>10.3}", o.batch, o.bits, o.delta_zero);
+        text += &format!("\n  {:>6}  {:>8}  {:>10.3}", o.batch, o.bits, up(o.delta_zero, 3));
         for f in &o.flips {
-            text += &format!("  {:>8.3}", f.epsilon);
+            text += &format!("  {:>8.3}", up(f.epsilon, 3));
         }
     }
     text += "\n\nWhat other budgets would buy at this batch size\n\n    nats      bits  (0, delta)  advantage\n";
@@ -148,7 +156,9 @@ fn ferret(args: &Args) -> Result<()> {
         let note = if p.clamped() { format!("  only {:.3} nats can be spent", p.epsilon_spent) } else { String::new() };
         text += &format!(
             "  {epsilon:>6}  {:>8.0}  {:>10.3}  {:>9.3}{note}\n",
-            p.expected_bits, p.delta_zero, p.advantage_bound
+            p.expected_bits,
+            up(p.delta_zero, 3),
+            up(p.advantage_bound, 3)
         );
     }
     fsio::print(&text)

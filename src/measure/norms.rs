@@ -30,7 +30,7 @@ pub fn gradient_norms<B: Backend>(
                 squares.iter_mut().zip(b.download(column)?).for_each(|(sum, x)| *sum += f64::from(x));
             }
             if let Some(bad) = squares.iter().find(|x| !x.is_finite()) {
-                return Err(Error::usage(format!(
+                return Err(Error::Diverged(format!(
                     "a record's squared gradient norm is {bad}: the weights have diverged"
                 )));
             }

@@ -27,7 +27,7 @@ pub fn token_stats<B: Backend>(
             let rows = decoder.backend.download(&decoder.token_stats(&batch))?;
             for (row, _) in rows.chunks_exact(COLUMNS).zip(&batch.targets).filter(|(_, t)| **t != IGNORE) {
                 if let Some(bad) = row.iter().find(|x| !x.is_finite()) {
-                    return Err(Error::usage(format!(
+                    return Err(Error::Diverged(format!(
                         "a record's log-probability is {bad}: the weights have overflowed or diverged"
                     )));
                 }

@@ -166,7 +166,7 @@ pub fn generate<B: Backend>(
         let logits = decoder.extend(&mut cache, &text[fed..])?;
         fed = text.len();
         if logits.iter().any(|l| l.is_nan()) {
-            return Err(Error::usage("the model's output is not a number: its weights have overflowed"));
+            return Err(Error::Diverged("the model's output is not a number: its weights have overflowed".into()));
         }
         let id = sampling.draw(&logits, &mut draws);
         text.push(id);

@@ -2,6 +2,8 @@
 
 use super::config::Config;
 use super::layout::{Layout, ParamId};
+use crate::error::{Error, Result};
+use rayon::prelude::*;
 
 /// Config, layout and the scalars of every parameter, in f32, in layout order.
 #[derive(Clone, Debug)]
@@ -20,6 +22,16 @@ impl Weights {
         let layout = Layout::new(&config);
         let tensors = layout.specs().iter().map(|s| vec![0.0; s.len()]).collect();
         Self { config, layout, tensors }
+    }
+
+    /// Refuse what training for `steps` steps has driven out of the range of numbers.
+    pub fn check_finite(&self, steps: u32) -> Result<()> {
+        if self.tensors.par_iter().all(|t| t.iter().all(|x| x.is_finite())) {
+            return Ok(());
+        }
+        Err(Error::Diverged(format!(
+            "the weights are no longer numbers after {steps} steps: the run has diverged; lower --learning-rate"
+        )))
     }
 
     /// The scalars of `id`.

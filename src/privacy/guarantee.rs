@@ -66,6 +66,13 @@ impl fmt::Display for Guarantee {
     }
 }
 
+/// `x` with so many `places`, rounded up: a bound that is printed is still a bound.
+pub(crate) fn up(x: f64, places: i32) -> f64 {
+    let unit = 10f64.powi(places);
+    let nearest = (x * unit).round();
+    (if (x * unit - nearest).abs() < 1e-9 * nearest.abs() { nearest } else { (x * unit).ceil() }) / unit
+}
+
 /// Four significant digits, rounded up so that a printed bound is still a bound; scientific below 1e-3.
 pub(crate) fn number(x: f64) -> String {
     if x == 0.0 || !x.is_finite() {

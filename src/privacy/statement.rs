@@ -79,6 +79,17 @@ pub enum Released {
     },
 }
 
+/// What else decides what a run gave away, beside its settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Circumstances {
+    /// Sampling and noise came from a known seed.
+    pub insecure_seed: bool,
+    /// Private logs were written.
+    pub private_logs: bool,
+    /// Records were windows of a plain text.
+    pub windows: bool,
+}
+
 /// A guarantee, who says so, and for what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
@@ -109,7 +120,7 @@ pub struct Statement {
     pub steps: u64,
     /// The promises; empty only before [`Statement::finish`].
     pub claims: Vec<Claim>,
-    /// Nats of mutual information charged to any one record for the bits really released, or what noise left of them; none for other releases.
+    /// Nats of mutual information charged to any one record for the bits really released, or what noise left of them; none for other releases. No promise where the sample is known.
     pub nats_charged: Option<f64>,
     /// Nats of mutual information planned for.
     pub nats_planned: Option<f64>,
@@ -117,6 +128,9 @@ pub struct Statement {
     pub insecure_seed: bool,
     /// `--log-private` was given: the log holds realised batch sizes, losses and times.
     pub private_logs: bool,
+    /// Records were windows of a plain text: the promises are about a window.
+    #[serde(default)]
+    pub windows: bool,
     /// What the promises rest on.
     pub assumptions: Vec<String>,
     /// Which of them do not hold here.
@@ -146,6 +160,7 @@ impl Statement {
             nats_planned: None,
             insecure_seed: false,
             private_logs: false,
+            windows: false,
             assumptions: Vec::new(),
             not_met: Vec::new(),
         }
@@ -186,12 +201,10 @@ impl Statement {
         self
     }
 
-    /// Derive the assumptions and those not met, and drop what they leave untrue.
-    pub fn finish(mut self) -> Self {
-        let noisy = matches!(
-            self.released,
-            Released::FlippedBits { .. } | Released::DitheredScalars { .. } | Released::NoisedSums { .. }
-        );
+    /// Derive the assumptions and those not met under `circumstances`, and drop what they leave untrue.
+    pub fn finish(mut self, circumstances: Circumstances) -> Self {
+        Circumstances { insecure_seed: self.insecure_seed, private_logs: self.private_logs, windows: self.windows } =
+            circumstances;
         let private = !matches!(self.released, Released::Gradients { .. });
         let mut assume = |text: &str| self.assumptions.push(text.into());
         if private {
@@ -199,20 +212,31 @@ impl Statement {
             assume(
                 "Which records were in which batch stays secret, for ever: publish neither batches nor the secret key.",
             );
-            assume(
-                "A record is one line of the data. People with several records are covered for each record, not for all together.",
-            );
+            assume(if self.windows {
+                "A record is a window of the text, as long as the model's context. Nothing is promised about a line, or about a \
+                 person who is spread over several windows."
+            } else {
+                "A record is one line of the data. People with several records are covered for each record, not for all together."
+            });
             assume(
                 "Several runs on the same records add up: nats of mutual information are summed; for (eps, delta) sum both, or \
                  account for the runs as one composition. Choosing settings by looking at the results of runs counts as runs.",
             );
         }
-        if noisy {
-            assume(
-                "Noise and flips are drawn in floating point from a cryptographic generator. The finite set of values a \
-                 floating-point Gaussian can take is not defended against an observer of exact bits, nor is the time a step takes; \
-                 flips of single bits have no such gap.",
-            );
+        match self.released {
+            Released::FlippedBits { .. } => assume(
+                "Flips are drawn from a cryptographic generator. How long a step takes is not hidden from an observer of the machine.",
+            ),
+            Released::DitheredScalars { .. } => assume(
+                "Noise is drawn in double precision from a cryptographic generator, and what is released is rounded to a public grid far \
+                 coarser than it, so that the bits of a scalar tell no more than its place on the grid. How long a step takes is not \
+                 hidden from an observer of the machine.",
+            ),
+            Released::NoisedSums { .. } => assume(
+                "Noise is drawn in floating point from a cryptographic generator. The finite set of values a floating-point Gaussian \
+                 can take is not defended against an observer of the exact bits of single updates, nor is the time a step takes.",
+            ),
+            Released::Bits { .. } | Released::Gradients { .. } => {}
         }
         let mut unmet = Vec::new();
         if self.insecure_seed {
@@ -282,18 +306,20 @@ impl Statement {
         }
         line(format!("- Method: `{}`, {} steps", self.method, self.steps));
         line(format!("- Released: {}", self.released.describe()));
-        line(format!("- Sampling: {}", self.sampler.describe(self.sampling_rate, self.records)));
+        line(format!("- Sampling: {}", self.sampler.describe(self.sampling_rate, self.records, self.is_private())));
         line("\n## What is promised about any one record\n".into());
         for c in &self.claims {
             line(format!("- {}: {} (accountant: {})", c.of, c.guarantee, c.accountant));
         }
-        if let Some(nats) = self.nats_planned {
+        // A charge rests on a sample that is secret: where it is not, or gradients left, the numbers are no promise.
+        let private = self.is_private();
+        if let Some(nats) = self.nats_planned.filter(|_| private) {
             line(format!("- planned budget: {} nats of mutual information", number(nats)));
         }
-        if let Some(nats) = self.nats_charged {
+        if let Some(nats) = self.nats_charged.filter(|_| private) {
             line(format!("- charged for the bits released: {} nats of mutual information", number(nats)));
         }
-        if self.nats_charged.is_some() {
+        if self.nats_charged.is_some() && private {
             line("\nNats of mutual information and (eps, delta) are different units; neither follows from the other's number.".into());
         }
         for (title, list) in [("What this rests on", &self.assumptions), ("What was not met", &self.not_met)] {
@@ -337,11 +363,12 @@ impl Released {
 }
 
 impl Sampler {
-    fn describe(self, rate: f64, records: u64) -> String {
+    fn describe(self, rate: f64, records: u64, private: bool) -> String {
         let rate = number(rate);
         match self {
             Self::Poisson => {
-                format!("Poisson, each of {records} records with probability {rate}; amplification is proven")
+                let proven = if private { "; amplification is proven" } else { "" };
+                format!("Poisson, each of {records} records with probability {rate}{proven}")
             }
             Self::Uniform => format!("uniform batches of a fixed size, share {rate} of {records} records"),
             Self::Shuffle => format!("shuffled epochs of {records} records, share {rate} a batch"),
@@ -363,7 +390,7 @@ mod tests {
 
     #[test]
     fn bits_are_charged_in_nats_and_as_zero_delta_apart() {
-        let s = ferret(Sampler::Poisson).finish();
+        let s = ferret(Sampler::Poisson).finish(Circumstances::default());
         approx::assert_relative_eq!(s.nats_charged.unwrap(), 144.0 * 0.005 * std::f64::consts::LN_2);
         let delta = 1.0 - 0.995_f64.powi(140);
         assert!(s.claims.iter().any(
@@ -381,10 +408,9 @@ mod tests {
 
     #[test]
     fn a_known_seed_takes_every_promise_back() {
-        let mut s = ferret(Sampler::Poisson);
-        s.insecure_seed = true;
-        let s = s.finish();
+        let s = ferret(Sampler::Poisson).finish(Circumstances { insecure_seed: true, ..Default::default() });
         assert!(!s.is_private());
+        assert!(!s.to_markdown().contains("nats of") && !s.to_markdown().contains("proven"), "{}", s.to_markdown());
         assert!(s.not_met[0].contains("not private: sampling and noise are known"));
         assert!(s.to_markdown().contains("**This model is not private.**"));
     }
@@ -393,9 +419,18 @@ mod tests {
     fn shuffling_keeps_the_nats_and_loses_eps_delta() {
         let mut s = ferret(Sampler::Shuffle);
         s.claim(Guarantee::eps_delta(1.0, 1e-5), "PLD", "spent");
-        let s = s.finish();
+        let s = s.finish(Circumstances::default());
         assert!(s.claims.iter().all(|c| matches!(c.guarantee, Guarantee::MutualInformation { .. })) && s.is_private());
         assert!(s.not_met[0].contains("Poisson sampling only"));
+    }
+
+    #[test]
+    fn a_window_of_a_text_is_not_called_a_line() {
+        for (windows, unit) in [(true, "a window of the text"), (false, "one line of the data")] {
+            let s = ferret(Sampler::Poisson).finish(Circumstances { windows, ..Default::default() });
+            let said: Vec<_> = s.assumptions.iter().filter(|a| a.starts_with("A record is")).collect();
+            assert!(said.len() == 1 && said[0].contains(unit), "{said:?}");
+        }
     }
 
     #[test]
@@ -409,8 +444,7 @@ mod tests {
             10,
         );
         s.claim(Guarantee::eps_delta(1.0, 1e-5), "PLD", "spent");
-        s.private_logs = true;
-        let s = s.finish();
+        let s = s.finish(Circumstances { private_logs: true, ..Default::default() });
         assert_eq!(s.claims.len(), 1);
         assert_eq!(s.claims[0].guarantee, Guarantee::NonPrivate);
         assert_eq!(Statement::from_json(&s.to_json()).unwrap(), s);

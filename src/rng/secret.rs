@@ -21,7 +21,8 @@
 //! values near a given one, and which ones depends on what it is added to (Mironov 2012 for Laplace; Holohan and
 //! Braghin 2021, Jin et al. 2022 for Gaussian). Defended: every value is the sum of four independent Gaussians over two, from
 //! four pairs of 64 random bits each, the remedy of Holohan and Braghin that Opacus' secure mode uses too; tails are cut
-//! beyond 7 standard deviations (mass 2e-13). Not defended: the sum is rounded to f32 on a grid that depends on its exponent, there is no discrete
+//! beyond 7 standard deviations (mass 2e-13). FERRET's noisy scalars are published one by one, so their noise is in double precision and the sum
+//! is rounded to a public grid (`ferret::transcript::on_grid`). Not defended, for DPSGD: the sum is rounded to f32 on a grid that depends on its exponent, there is no discrete
 //! Gaussian, the time it takes is not constant by design (there is no branch on a secret in the generator), and the key stays in memory
 //! until the process ends.
 
@@ -228,13 +229,15 @@ impl SecretStream {
         threshold(p).is_none_or(|cut| word < cut)
     }
 
-    /// One Gaussian with the care of [`Secret::add_noise`], for a released scalar: `(z_1 + z_2 + z_3 + z_4) / 2`.
-    pub fn gaussian(&mut self) -> f32 {
-        let mut words = [0; NOISE_WORDS];
-        fill_words(&mut self.0, &mut words);
-        let mut z = [0.0; NOISE];
-        gauss::noise(&words, 1.0, &mut z);
-        z[0]
+    /// One Gaussian in double precision, for a released scalar: `(z_1 + z_2 + z_3 + z_4) / 2`, each by Box and Muller from 106 bits. Whoever
+    /// releases it rounds the sum it is part of to a grid of his own.
+    pub fn gaussian(&mut self) -> f64 {
+        let mut normal = || {
+            // In (0, 1]: its logarithm is finite.
+            let (u, v) = (1.0 - self.uniform(), self.uniform());
+            (-2.0 * libm::log(u)).sqrt() * libm::cos(std::f64::consts::TAU * v)
+        };
+        (normal() + normal() + normal() + normal()) / 2.0
     }
 
     /// Shuffle in place, every order equally likely (Fisher and Yates).
@@ -345,8 +348,11 @@ mod tests {
         assert!((0..100).all(|_| stream.bernoulli(1.0)) && !(0..100).any(|_| stream.bernoulli(0.0)));
         let mean = (0..100_000).map(|_| stream.uniform()).sum::<f64>() / 1e5;
         assert!((mean - 0.5).abs() < 6.0 * (1.0 / 12e5f64).sqrt(), "{mean}");
-        let square = (0..20_000).map(|_| f64::from(stream.gaussian()).powi(2)).sum::<f64>() / 2e4;
-        assert!((square - 1.0).abs() < 6.0 * (2.0 / 2e4f64).sqrt(), "{square}");
+        let draws: Vec<f64> = (0..20_000).map(|_| stream.gaussian()).collect();
+        for (power, mean, variance) in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0f64)] {
+            let found = draws.iter().map(|x| x.powi(power)).sum::<f64>() / 2e4;
+            assert!((found - mean).abs() < 6.0 * (variance / 2e4).sqrt(), "moment {power}: {found}");
+        }
         let mut orders = std::collections::HashMap::new();
         for _ in 0..6000 {
             let mut x = [0, 1, 2];

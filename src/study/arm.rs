@@ -13,7 +13,7 @@ use crate::method::ferret::{self, Payload, Release, Releases};
 use crate::method::{Sensitive, dense};
 use crate::model::{Decoder, Weights};
 use crate::privacy::guarantee::Guarantee;
-use crate::privacy::statement::Statement;
+use crate::privacy::statement::{Circumstances, Statement};
 use crate::rng::Secret;
 use std::time::Instant;
 
@@ -227,7 +227,7 @@ impl Arm {
             Releases::Scalars(scalars) => scalars.iter().map(|&x| x > 0.0).collect(),
         };
         let fired = fires.iter().zip(signs).map(|(&(step, group), plus)| (step, group, plus)).collect();
-        let statement = settings.statement(&fires, settings.steps, self.delta, secret.is_insecure(), false)?;
+        let statement = settings.statement(&fires, settings.steps, self.delta, circumstances(secret))?;
         let sends_bits = settings.payload == Payload::Sign && !matches!(settings.release, Release::Gaussian { .. });
         let charge = match (settings.payload, settings.release) {
             (Payload::TrueGradient, _) => Charge::NonPrivate,
@@ -272,7 +272,7 @@ impl Arm {
         let steps = u64::from(settings.steps);
         let spent = settings.claims(settings.steps, self.delta)?;
         let layout = &trainer.decoder().layout;
-        let statement = settings.statement(layout, settings.steps, &spent, None, secret.is_insecure(), false);
+        let statement = settings.statement(layout, settings.steps, &spent, None, circumstances(secret));
         Ok(Trained {
             weights: trainer.finish()?,
             seconds,
@@ -337,6 +337,10 @@ fn paced(seconds: f64, mut step: impl FnMut() -> Result<bool>) -> Result<f64> {
         only = clock.elapsed().as_secs_f64() / f64::from(calls);
     }
     Ok(only)
+}
+
+fn circumstances(secret: &Secret) -> Circumstances {
+    Circumstances { insecure_seed: secret.is_insecure(), ..Circumstances::default() }
 }
 
 /// The (eps, delta) that a statement claims as a charge; no charge where it claims none.

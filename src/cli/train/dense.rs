@@ -1,12 +1,11 @@
 //! Training by the methods that release a whole update at every step.
 
 use super::{
-    AccountantKind, Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, text_tail, tiny, write_statement,
+    AccountantKind, Args, Begun, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, text_tail, tiny, took, write_statement,
 };
 use crate::backend::Backend;
 use crate::cli::common::{Job, progress, working};
 use crate::cli::interrupt;
-use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::dense::{Claims, Method, Privacy, RECORD, Record, Run, Settings, State, Trainer};
@@ -19,9 +18,7 @@ use crate::optim::Silent;
 use crate::privacy::statement::Sampler;
 use crate::privacy::{calibrate, mi};
 use crate::rng::{Direction, Secret};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::time::Instant;
 
 /// The methods of this file.
@@ -32,15 +29,6 @@ pub(super) const BEGUN: &str = "run.json";
 /// Where weights and moments are saved.
 const SAVED: &str = "dense";
 
-/// What must be the same when a run is continued. The hash of the records is why the file is its owner's alone.
-#[derive(PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Begun {
-    settings: Settings,
-    base_sha256: String,
-    records_sha256: String,
-}
-
 /// Plan, train, write.
 pub(super) fn run(args: &Args) -> Result<()> {
     interrupt::listen();
@@ -49,19 +37,13 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let settings = settings(args, &start.checkpoint.weights.layout, start.records.examples.len() as u64)?;
     // What is planned is accounted for before anything starts: a delta or a noise that cannot be is refused here.
     let planned = settings.claims(settings.steps, args.delta)?;
-    let shown = working("hashing model and records", args.quiet);
-    let begun = Begun {
-        settings: settings.clone(),
-        base_sha256: checkpoint::tensors_sha256(&start.checkpoint.weights),
-        records_sha256: records_sha256(&start.records.examples),
-    };
-    drop(shown);
+    let begun = Begun::new(&settings, &start, args.quiet);
     let (folder, secret, logged) = if args.resume {
         resume(args, &begun)?
     } else {
         let secret = args.secret()?;
         let folder = Folder::begin(&args.out, &secret)?;
-        write_begun(&folder, &begun)?;
+        begun.write(&folder.state(BEGUN))?;
         (folder, secret, false)
     };
     if let Some(privacy) = settings.method.privacy() {
@@ -203,45 +185,19 @@ fn noise_multiplier(args: &Args, sampling_rate: f64, steps: u32) -> Result<f64> 
     }
 }
 
-/// SHA-256 of all tokens and of which of them count.
-fn records_sha256(records: &[Example]) -> String {
-    let mut hash = Sha256::new();
-    for record in records {
-        hash.update((record.ids.len() as u64).to_le_bytes());
-        record.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
-        record.learn.iter().for_each(|&l| hash.update([u8::from(l)]));
-    }
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn write_begun(folder: &Folder, begun: &Begun) -> Result<()> {
-    let text = serde_json::to_string_pretty(begun).map_err(|e| Error::usage(e.to_string()))?;
-    fsio::write_private(&folder.state(BEGUN), text.as_bytes())
-}
-
 /// What an earlier part of the run left: folder, key, and whether it wrote private logs.
-fn resume(args: &Args, begun: &Begun) -> Result<(Folder, Secret, bool)> {
+fn resume(args: &Args, begun: &Begun<Settings>) -> Result<(Folder, Secret, bool)> {
     let (folder, secret) = Folder::resume(&args.out)?;
     if args.insecure_seed.is_some() != secret.is_insecure() {
         return Err(Error::usage("the run to resume was begun differently: --insecure-seed must be the same"));
     }
     let path = folder.state(BEGUN);
     if path.exists() {
-        let then: Begun =
-            serde_json::from_str(&fsio::read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
-        if then.settings != begun.settings {
-            return Err(Error::file(path, difference(&then.settings, &begun.settings)));
-        }
-        if then.base_sha256 != begun.base_sha256 {
-            return Err(Error::file(path, "the run to resume began at another model: give the same --model"));
-        }
-        if then.records_sha256 != begun.records_sha256 {
-            return Err(Error::file(path, "the run to resume began with other records: give the same --data"));
-        }
-    } else if folder.state(SAVED).exists() || folder.state(crate::method::ferret::transcript::FILE).exists() {
+        begun.check(&path)?;
+    } else if folder.state(super::ferret::BEGUN).exists() {
         return Err(Error::file(args.out.as_path(), "the unfinished run there is of another method"));
     } else {
-        write_begun(&folder, begun)?;
+        begun.write(&path)?;
     }
     let logged = folder.state(PRIVATE_LOG).exists();
     Ok((folder, secret, logged))
@@ -263,6 +219,7 @@ impl Job for Work<'_> {
 
     fn run<B: Backend>(self, backend: B) -> Result<Value> {
         let Work { args, start, settings, base_sha256, mut folder, secret, logged, planned } = self;
+        let circumstances = args.circumstances(&start, logged);
         let Start { checkpoint: mut base, records, held_out } = start;
         let private_method = settings.method.privacy().is_some();
         if args.log_private && !logged {
@@ -278,7 +235,7 @@ impl Job for Work<'_> {
             Trainer::new(backend, Run { weights, settings: settings.clone(), state, secret: &secret, records })?;
         trainer.recompute(args.recompute);
         let before = args.evaluate_before(&folder, trainer.decoder(), trainer.next_step() == 0, &held_out)?;
-        let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
+        let steps_run = args.steps_run(settings.steps, trainer.next_step())?;
         let bar = progress(steps_run.into(), "steps", args.quiet);
         bar.set_position(trainer.next_step().into());
         let begun = Instant::now();
@@ -305,7 +262,7 @@ impl Job for Work<'_> {
             folder.log(&line)?;
             bar.inc(1);
             unsaved += 1;
-            if unsaved >= args.checkpoint_every.max(1) {
+            if unsaved >= args.checkpoint_every {
                 trainer.save(&saved)?;
                 unsaved = 0;
             }
@@ -316,8 +273,7 @@ impl Job for Work<'_> {
         let bits_per_update = settings.method.bits_per_update(&trainer.decoder().layout);
         let weights = trainer.finish()?;
         let spent = settings.claims(steps_run, args.delta)?;
-        let (insecure, logged) = (secret.is_insecure(), logged || args.log_private);
-        let statement = settings.statement(&weights.layout, steps_run, &spent, Some(&planned), insecure, logged);
+        let statement = settings.statement(&weights.layout, steps_run, &spent, Some(&planned), circumstances);
         write_statement(folder.path(), &statement)?;
         let record = Record {
             version: Record::VERSION,
@@ -336,7 +292,7 @@ impl Job for Work<'_> {
         let epsilon = |claims: &Claims| claims.json().filter(|_| statement.is_private());
         Ok(json!({
             "method": settings.method.name(), "out": out, "steps": steps_run, "steps_planned": settings.steps,
-            "sampling_rate": settings.sampling_rate, "bits_per_update": bits_per_update, "seconds": seconds,
+            "sampling_rate": settings.sampling_rate, "bits_per_update": bits_per_update, "seconds": args.seconds(seconds, &statement),
             "noise_multiplier": settings.method.privacy().map(|p| p.noise_multiplier), "private": statement.is_private(),
             "delta": settings.method.privacy().map(|_| args.delta),
             "epsilon_spent": epsilon(&spent), "epsilon_planned": epsilon(&planned),
@@ -350,10 +306,10 @@ impl Job for Work<'_> {
 fn text(summary: &Value) -> String {
     let sigma = summary["noise_multiplier"].as_f64().map_or(String::new(), |s| format!(", noise multiplier {s:.4}"));
     format!(
-        "{}: {} updates of {} bits released in {:.1} s{sigma}\n",
+        "{}: {} updates of {} bits released{}{sigma}\n",
         summary["method"].as_str().unwrap_or_default(),
         summary["steps"],
         summary["bits_per_update"],
-        summary["seconds"].as_f64().unwrap_or_default()
+        took(summary)
     ) + &text_tail(summary)
 }

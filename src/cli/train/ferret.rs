@@ -1,7 +1,7 @@
 //! Training by FERRET.
 
-use super::{Args, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, difference, text_tail, tiny, write_statement};
-use crate::backend::Backend;
+use super::{Args, Begun, PRIVATE_LOG, ReleaseKind, ScheduleKind, Start, text_tail, tiny, took, write_statement};
+use crate::backend::{Backend, Cpu};
 use crate::cli::common::{Job, grouping, progress, working};
 use crate::cli::interrupt;
 use crate::error::{Error, Result};
@@ -12,19 +12,20 @@ use crate::method::ferret::{
 use crate::method::folder::Folder;
 use crate::method::groups::Groups;
 use crate::method::{Opening, Sensitive};
-use crate::model::checkpoint;
+use crate::model::Decoder;
 use crate::privacy::event::Fires;
+use crate::privacy::statement::Statement;
 use crate::privacy::{calibrate, mi};
 use crate::rng::Secret;
 use serde_json::{Value, json};
 use std::time::Instant;
 
+/// What the run was begun with.
+pub(super) const BEGUN: &str = "ferret.json";
+
 /// Plan, train, write.
 pub(super) fn run(args: &Args) -> Result<()> {
     interrupt::listen();
-    if args.micro_batch == 0 || args.checkpoint_every == 0 {
-        return Err(Error::usage("--micro-batch and --checkpoint-every count from 1"));
-    }
     let d = &args.dense;
     if d.noise_multiplier.is_some()
         || d.accountant.is_some()
@@ -41,14 +42,24 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     let start = args.start()?;
     let settings = settings(args, &start)?;
-    let base_sha256 = checkpoint::tensors_sha256(&start.checkpoint.weights);
-    let (folder, secret, releases, logged) = if args.resume {
-        resume(args, &settings, &base_sha256)?
-    } else {
-        let secret = args.secret()?;
-        (Folder::begin(&args.out, &secret)?, secret, None, false)
-    };
+    let begun = Begun::new(&settings, &start, args.quiet);
     let fires = settings.fires(args.max_steps.unwrap_or(settings.steps));
+    let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
+    // What will have been spent is known now: what cannot be accounted for is refused before anything starts.
+    let statement = |logged: bool| {
+        let _shown = working("accounting", args.quiet);
+        settings.statement(&fires, steps_run, args.delta, args.circumstances(&start, logged))
+    };
+    let (folder, secret, releases, statement) = if args.resume {
+        let (folder, secret, releases) = resume(args, &begun)?;
+        let logged = folder.state(PRIVATE_LOG).exists();
+        (folder, secret, releases, statement(logged)?)
+    } else {
+        let (statement, secret) = (statement(false)?, args.secret()?);
+        let folder = Folder::begin(&args.out, &secret)?;
+        begun.write(&folder.state(BEGUN))?;
+        (folder, secret, None, statement)
+    };
     let plan = mi::Plan::new(mi::Request {
         epsilon: settings.epsilon,
         groups: settings.groups.len() as u64,
@@ -65,7 +76,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     if secret.is_insecure() {
         args.note("note: not private: sampling and noise are known (--insecure-seed)");
     }
-    let work = Work { args, start, settings, base_sha256, releases, folder, secret, fires, logged };
+    let base_sha256 = begun.base_sha256;
+    let work = Work { args, start, settings, base_sha256, releases, folder, secret, fires, statement };
     let summary = args.compute.run(work)?;
     super::conclude(args, summary, text)
 }
@@ -154,30 +166,30 @@ fn release(args: &Args, settings: &Settings) -> Result<Release> {
     })
 }
 
-/// What an earlier part of the run left: folder, key, releases, and whether it wrote private logs.
-fn resume(args: &Args, settings: &Settings, base_sha256: &str) -> Result<(Folder, Secret, Option<Releases>, bool)> {
+/// What an earlier part of the run left: folder, key and releases.
+fn resume(args: &Args, begun: &Begun<Settings>) -> Result<(Folder, Secret, Option<Releases>)> {
     let (mut folder, secret) = Folder::resume(&args.out)?;
-    let path = folder.state(transcript::FILE);
     if args.insecure_seed.is_some() != secret.is_insecure() {
         return Err(Error::usage("the run to resume was begun differently: --insecure-seed must be the same"));
     }
-    if folder.state(super::dense::BEGUN).exists() {
+    let (path, saved) = (folder.state(BEGUN), folder.state(transcript::FILE));
+    if path.exists() {
+        begun.check(&path)?;
+    } else if folder.state(super::dense::BEGUN).exists() || saved.exists() {
         return Err(Error::file(args.out.as_path(), "the unfinished run there is of another method"));
+    } else {
+        begun.write(&path)?;
     }
-    let logged = folder.state(PRIVATE_LOG).exists();
-    if !path.exists() {
+    if !saved.exists() {
         folder.rewind_log(0)?;
-        return Ok((folder, secret, None, logged));
+        return Ok((folder, secret, None));
     }
-    let so_far = Transcript::from_json(&fsio::read_text(&path)?, &path)?;
-    if so_far.base_sha256 != base_sha256 {
-        return Err(Error::file(path, "the run to resume began at another model: give the same --model"));
-    }
-    if so_far.settings != *settings {
-        return Err(Error::file(path, difference(&so_far.settings, settings)));
+    let so_far = Transcript::from_json(&fsio::read_text(&saved)?, &saved)?;
+    if so_far.base_sha256 != begun.base_sha256 || so_far.settings != begun.settings {
+        return Err(Error::file(saved, "is not of the run that it lies beside"));
     }
     folder.rewind_log(so_far.steps_run.into())?;
-    Ok((folder, secret, Some(so_far.releases), logged))
+    Ok((folder, secret, Some(so_far.releases)))
 }
 
 struct Work<'a> {
@@ -189,16 +201,16 @@ struct Work<'a> {
     folder: Folder,
     secret: Secret,
     fires: Vec<(u32, u32)>,
-    logged: bool,
+    statement: Statement,
 }
 
 impl Job for Work<'_> {
     type Output = Value;
 
     fn run<B: Backend>(self, backend: B) -> Result<Value> {
-        let Work { args, start, settings, base_sha256, releases, mut folder, secret, fires, logged } = self;
+        let Work { args, start, settings, base_sha256, releases, mut folder, secret, fires, statement } = self;
         let Start { checkpoint: mut base, records, held_out } = start;
-        if args.log_private && !logged {
+        if args.log_private {
             fsio::write(&folder.state(PRIVATE_LOG), b"")?;
         }
         let records = Sensitive::new(records.examples);
@@ -215,7 +227,7 @@ impl Job for Work<'_> {
         let mut trainer = Trainer::new(backend, run)?;
         trainer.recompute(args.recompute);
         let before = args.evaluate_before(&folder, trainer.decoder(), trainer.progress().0 == 0, &held_out)?;
-        let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
+        let steps_run = args.steps_run(settings.steps, trainer.so_far().steps_run)?;
         let bar = progress(steps_run.into(), "steps", args.quiet);
         let begun = Instant::now();
         let mut unsaved = 0;
@@ -250,17 +262,19 @@ impl Job for Work<'_> {
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
         let (weights, transcript) = trainer.finish(steps_run)?;
-        let (insecure, logged) = (secret.is_insecure(), logged || args.log_private);
-        let statement = settings.statement(&fires, transcript.steps_run, args.delta, insecure, logged)?;
+        let after = match &held_out {
+            Some(_) => args.evaluate(&Decoder::new(Cpu::<f32>::new(), weights.clone())?, &held_out)?,
+            None => None,
+        };
+        // The statement first: no model lies anywhere without one.
+        transcript.check()?;
         write_statement(folder.path(), &statement)?;
         ferret::replay::save(folder.path(), &base, &weights, &transcript)?;
-        let after = held_out.is_some().then(|| crate::model::Decoder::new(crate::backend::Cpu::<f32>::new(), weights));
-        let after = after.transpose()?.map(|d| args.evaluate(&d, &held_out)).transpose()?.flatten();
         let out = folder.path().to_owned();
         folder.finish()?;
         Ok(json!({
             "method": settings.method, "out": out, "groups": settings.groups.len(), "steps": steps_run, "bits": fires.len(),
-            "computed_steps": fires.chunk_by(|a, b| a.0 == b.0).count(), "seconds": seconds,
+            "computed_steps": fires.chunk_by(|a, b| a.0 == b.0).count(), "seconds": args.seconds(seconds, &statement),
             "nats_planned": statement.nats_planned, "nats_charged": statement.nats_charged,
             "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
             "not_met": statement.not_met, "eval_before": before, "eval_after": after,
@@ -275,12 +289,12 @@ fn save_state<B: Backend>(folder: &Folder, trainer: &Trainer<B>) -> Result<()> {
 /// The summary for a reader.
 fn text(summary: &Value) -> String {
     let mut out = format!(
-        "{}: {} bits released in {} steps, {} of them computed, in {:.1} s\n",
+        "{}: {} bits released in {} steps, {} of them computed{}\n",
         summary["method"].as_str().unwrap_or_default(),
         summary["bits"],
         summary["steps"],
         summary["computed_steps"],
-        summary["seconds"].as_f64().unwrap_or_default()
+        took(summary)
     );
     out += &text_tail(summary);
     out

@@ -4,22 +4,24 @@ mod dense;
 mod ferret;
 
 use super::audit::{OwnArgs, OwnRun};
-use super::common::{Compute, DataArg, ModelArg, progress};
-use crate::data::{self, Dataset, LoadOptions};
+use super::common::{Compute, DataArg, ModelArg, progress, working};
+use crate::data::{self, Dataset, Example, LoadOptions};
 use crate::error::{Error, Result};
 use crate::eval;
 use crate::method::dense::{ClipRule, ClipStyle, Variant};
 use crate::method::ferret::{BatchPer, Engine, MaskKind, Payload, Route};
 use crate::method::folder::Folder;
 use crate::method::groups::Grouping;
-use crate::model::checkpoint::Checkpoint;
+use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use crate::optim::{Schedule, Silent};
-use crate::privacy::statement::{Sampler, Statement};
+use crate::privacy::statement::{Circumstances, Sampler, Statement};
 use crate::rng::{Direction, Secret};
 use crate::{backend::Backend, fsio, model::Config, model::Decoder};
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// Fine-tune a model, privately or not, and state what the result gives away.
@@ -150,7 +152,7 @@ struct FerretArgs {
     /// What a fired group sends; true-gradient is not private, for comparison
     #[arg(long, value_enum, default_value = "sign")]
     payload: Payload,
-    /// Each group fires by itself, or exactly floor(eps / (s ln 2)) slots fire so that the budget is never exceeded
+    /// Each group fires by itself, or exactly floor(nats / (s ln 2)) slots fire so that the budget is never exceeded
     #[arg(long, value_enum, default_value = "bernoulli")]
     mask: MaskKind,
     /// Backward, or forward mode in the memory of inference
@@ -233,15 +235,18 @@ struct Start {
 /// Run the verb.
 pub fn run(args: Args) -> Result<()> {
     let method = args.method.as_str();
-    if args.resume && args.audit.asked() && finished(&args.out) {
+    let (ferret, dense) =
+        (method == "ferret" || Grouping::of_method(method).is_some(), dense::METHODS.contains(&method));
+    if (ferret || dense) && args.resume && args.audit.asked() && finished(&args.out) {
         // Only the audit is left to do, or to go on with.
         super::interrupt::listen();
+        args.is_of(&args.out)?;
         return conclude(&args, json!({"method": method, "out": args.out}), text_tail);
     }
-    if method == "ferret" || Grouping::of_method(method).is_some() {
+    if ferret {
         return ferret::run(&args);
     }
-    if dense::METHODS.contains(&method) {
+    if dense {
         return dense::run(&args);
     }
     Err(Error::usage(format!(
@@ -285,6 +290,12 @@ fn conclude(args: &Args, mut summary: Value, text: fn(&Value) -> String) -> Resu
 impl Args {
     /// Read model and records.
     fn start(&self) -> Result<Start> {
+        if self.micro_batch == 0 || self.checkpoint_every == 0 {
+            return Err(Error::usage("--micro-batch and --checkpoint-every count from 1"));
+        }
+        if !(self.delta > 0.0 && self.delta < 1.0) {
+            return Err(Error::usage(format!("--delta {} is not between 0 and 1", self.delta)));
+        }
         let (checkpoint, tokenizer) = self.model.open()?;
         let records = self.data.open(&checkpoint, tokenizer.as_ref(), None)?;
         self.audit.check(&self.data, &checkpoint, tokenizer.as_ref())?;
@@ -301,11 +312,52 @@ impl Args {
         Ok(dataset)
     }
 
+    /// Refuse to audit the finished run in `dir` as if it were of other arguments.
+    fn is_of(&self, dir: &Path) -> Result<()> {
+        let path = dir.join("privacy.json");
+        let statement = Statement::from_json(&fsio::read_text(&path)?)?;
+        if statement.method != self.method {
+            return Err(Error::file(path, format!("the run there is of --method {}", statement.method)));
+        }
+        let (checkpoint, tokenizer) = self.model.open()?;
+        let records = self.data.open(&checkpoint, tokenizer.as_ref(), None)?.examples.len() as u64;
+        if statement.records != records {
+            let told = format!("the run there had {} records, and --data has {records}", statement.records);
+            return Err(Error::file(path, format!("{told}: give the records it was trained on")));
+        }
+        Ok(())
+    }
+
     fn schedule(&self, default: ScheduleKind) -> Schedule {
         match self.schedule.unwrap_or(default) {
             ScheduleKind::Constant => Schedule::Constant,
             ScheduleKind::Linear => Schedule::Linear { warmup: self.warmup },
         }
+    }
+
+    /// Steps of the `planned` ones that this run makes. What an earlier part of it released cannot be taken back.
+    fn steps_run(&self, planned: u32, done: u32) -> Result<u32> {
+        let steps = self.max_steps.unwrap_or(planned).min(planned);
+        if done > steps {
+            return Err(Error::usage(format!(
+                "--max-steps {steps}: {done} steps of the run to resume are over, and what they released cannot be taken back; give at \
+                 least {done}, or leave it out"
+            )));
+        }
+        Ok(steps)
+    }
+
+    fn circumstances(&self, start: &Start, logged: bool) -> Circumstances {
+        Circumstances {
+            insecure_seed: self.insecure_seed.is_some(),
+            private_logs: logged || self.log_private,
+            windows: start.records.windows,
+        }
+    }
+
+    /// Seconds of training for the summary. They depend on the sizes of batches, which are as sensitive as what `--log-private` shows.
+    fn seconds(&self, seconds: f64, statement: &Statement) -> Option<f64> {
+        (self.log_private || !statement.is_private()).then_some(seconds)
     }
 
     /// The secret generator of a fresh run.
@@ -352,6 +404,57 @@ impl Args {
     }
 }
 
+/// What must be the same when a run is continued. The hash of the records is why the file is its owner's alone.
+#[derive(PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Begun<S> {
+    settings: S,
+    base_sha256: String,
+    records_sha256: String,
+}
+
+impl<S: Serialize + DeserializeOwned + PartialEq + Clone> Begun<S> {
+    fn new(settings: &S, start: &Start, quiet: bool) -> Self {
+        let _shown = working("hashing model and records", quiet);
+        Self {
+            settings: settings.clone(),
+            base_sha256: checkpoint::tensors_sha256(&start.checkpoint.weights),
+            records_sha256: records_sha256(&start.records.examples),
+        }
+    }
+
+    fn write(&self, path: &Path) -> Result<()> {
+        let text = serde_json::to_string_pretty(self).map_err(|e| Error::usage(e.to_string()))?;
+        fsio::write_private(path, text.as_bytes())
+    }
+
+    /// Refuse to go on with the run that wrote `path` if anything differs: its sample, noise and flips are spent on that run alone.
+    fn check(&self, path: &Path) -> Result<()> {
+        let then: Self = serde_json::from_str(&fsio::read_text(path)?).map_err(|e| Error::file(path, e.to_string()))?;
+        if then.settings != self.settings {
+            return Err(Error::file(path, difference(&then.settings, &self.settings)));
+        }
+        if then.base_sha256 != self.base_sha256 {
+            return Err(Error::file(path, "the run to resume began at another model: give the same --model"));
+        }
+        if then.records_sha256 != self.records_sha256 {
+            return Err(Error::file(path, "the run to resume began with other records: give the same --data"));
+        }
+        Ok(())
+    }
+}
+
+/// SHA-256 of all tokens and of which of them count.
+fn records_sha256(records: &[Example]) -> String {
+    let mut hash = Sha256::new();
+    for record in records {
+        hash.update((record.ids.len() as u64).to_le_bytes());
+        record.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
+        record.learn.iter().for_each(|&l| hash.update([u8::from(l)]));
+    }
+    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// Its presence in the state says that a part of the run wrote private logs.
 const PRIVATE_LOG: &str = "private-log";
 
@@ -369,6 +472,11 @@ fn difference(then: &impl Serialize, now: &impl Serialize) -> String {
 /// The smallest decoder there is: what stays in the checkpoint's place while training owns its weights.
 fn tiny() -> Config {
     Config { layers: 0, ..crate::model::init::Preset::Tiny.config() }
+}
+
+/// " in 1.2 s", where the summary tells.
+fn took(summary: &Value) -> String {
+    summary["seconds"].as_f64().map_or(String::new(), |s| format!(" in {s:.1} s"))
 }
 
 /// What was promised, what was not met, what it did to the held-out records, and where it lies: the end of a summary for readers.

@@ -17,7 +17,6 @@ use crate::method::{Held, Opening, Samples, Sensitive};
 use crate::model::{Decoder, ParamId, Reduction, Weights};
 use crate::optim::{Given, Hyper, Silent, Updates};
 use crate::rng::Secret;
-use rayon::prelude::*;
 use std::borrow::Cow;
 use std::path::Path;
 
@@ -154,11 +153,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let Self { held, updates, memory, next, .. } = self;
         drop((updates, memory));
         let weights = held.into_weights()?;
-        if !weights.tensors.par_iter().all(|t| t.iter().all(|x| x.is_finite())) {
-            return Err(Error::usage(format!(
-                "the weights are no longer numbers after {next} steps: the run has diverged; lower --learning-rate"
-            )));
-        }
+        weights.check_finite(next)?;
         Ok(weights)
     }
 
@@ -269,7 +264,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let (mut update, private) =
             gradient.zip(private).open(&Opening::non_private("the mean gradient, as it is or compressed"));
         if let Some(loss) = private.loss.filter(|l| !l.is_finite()) {
-            return Err(Error::usage(format!(
+            return Err(Error::Diverged(format!(
                 "the loss is {loss} at step {step}: the run has diverged; lower --learning-rate"
             )));
         }

@@ -3,7 +3,7 @@
 use super::settings::{ClipRule, Method, Privacy, Settings, Variant};
 use crate::error::{Error, Result};
 use crate::model::Layout;
-use crate::privacy::statement::{Released, Sampler, Statement};
+use crate::privacy::statement::{Circumstances, Released, Sampler, Statement};
 use crate::privacy::{Accountant, Guarantee, Pld, Rdp};
 use serde_json::{Value, json};
 
@@ -49,8 +49,7 @@ impl Settings {
         steps_run: u32,
         spent: &Claims,
         planned: Option<&Claims>,
-        insecure: bool,
-        logged: bool,
+        circumstances: Circumstances,
     ) -> Statement {
         let count = u64::from(steps_run);
         let bits_per_update = self.method.compresses().then(|| self.method.bits_per_update(layout) as f64);
@@ -62,8 +61,6 @@ impl Settings {
         };
         let mut statement =
             Statement::new(self.method.name(), released, self.sampler, self.records, self.sampling_rate, count);
-        statement.insecure_seed = insecure;
-        statement.private_logs = logged;
         for (claims, of) in [(Some(spent), "spent"), (planned, "planned")] {
             let Some(claims) = claims else { continue };
             for (name, epsilon) in &claims.found {
@@ -94,6 +91,6 @@ impl Settings {
                 statement.not_met.push(format!("not private: {what} were released without clipping or noise"));
             }
         }
-        statement.finish()
+        statement.finish(circumstances)
     }
 }

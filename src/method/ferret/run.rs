@@ -9,7 +9,7 @@
 use super::device::Device;
 use super::replay::{Released, Replayer};
 use super::settings::{BatchPer, Engine, Payload, Release, Route, Settings};
-use super::transcript::{Releases, Transcript};
+use super::transcript::{Releases, Transcript, on_grid};
 use crate::backend::Backend;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
@@ -159,6 +159,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
                 held.into_weights()?
             }
         };
+        weights.check_finite(steps_run)?;
         let tuned_sha256 = Some(crate::model::checkpoint::tensors_sha256(&weights));
         Ok((weights, Transcript { base_sha256, tuned_sha256, settings, steps_run, releases }))
     }
@@ -228,8 +229,8 @@ impl<'a, B: Backend> Trainer<'a, B> {
                 Released::Bit(if flipped { -sign } else { sign })
             }
             Release::Gaussian { dither } => {
-                let noise = f64::from(self.secret.stream(SecretDomain::Noise, step, group).gaussian());
-                Released::Scalar((self.settings.clip * (f64::from(sign) + dither * noise)) as f32)
+                let noise = self.secret.stream(SecretDomain::Noise, step, group).gaussian();
+                Released::Scalar(on_grid(f64::from(sign) + dither * noise, self.settings.clip))
             }
         }
     }

@@ -45,7 +45,7 @@ pub enum MaskKind {
     /// Every (step, group) by itself with probability p.
     #[default]
     Bernoulli,
-    /// floor(eps / (s ln 2)) slots of the run: the budget is never exceeded.
+    /// floor(nats / (s ln 2)) slots of the run: the budget is never exceeded.
     Exact,
 }
 

@@ -3,7 +3,7 @@
 use super::settings::{BatchPer, Payload, Release, Settings};
 use crate::error::Result;
 use crate::privacy::event::{Event, Fires};
-use crate::privacy::statement::{Released, Statement};
+use crate::privacy::statement::{Circumstances, Released, Statement};
 
 impl Settings {
     /// How many batches were seen by how many bits each, for the accountants.
@@ -41,8 +41,7 @@ impl Settings {
         fires: &[(u32, u32)],
         steps_run: u32,
         delta: f64,
-        insecure: bool,
-        logged: bool,
+        circumstances: Circumstances,
     ) -> Result<Statement> {
         let (count, batches) = (fires.len() as u64, self.shared(fires).iter().map(|f| f.steps).sum());
         let released = match (self.payload, self.release) {
@@ -54,14 +53,15 @@ impl Settings {
         let steps = steps_run.into();
         let mut statement =
             Statement::new(&*self.method, released, self.sampler, self.records, self.sampling_rate, steps);
-        statement.insecure_seed = insecure;
-        statement.private_logs = logged;
         statement.nats_planned = Some(self.epsilon);
         statement.charge_bits();
         if let Some(event) = self.event(fires) {
             statement.claim_spent(&event, delta)?;
         }
-        Ok(statement.finish())
+        if self.payload == Payload::TrueGradient {
+            statement.not_met.push("not private: the true gradients of fired groups were released".into());
+        }
+        Ok(statement.finish(circumstances))
     }
 }
 
@@ -78,7 +78,7 @@ mod tests {
     fn a_record_is_exposed_once_for_every_batch_drawn() {
         for (batch_per, batches) in [(BatchPer::Step, 2), (BatchPer::Bit, 3)] {
             let s = Settings { batch_per, ..example() };
-            let statement = s.statement(&FIRES, 60, 1e-5, false, false).unwrap();
+            let statement = s.statement(&FIRES, 60, 1e-5, Circumstances::default()).unwrap();
             let exposed = 1.0 - (1.0 - s.sampling_rate).powi(batches);
             let claimed = statement.claims.iter().find_map(|c| match c.guarantee {
                 Guarantee::EpsDelta { eps: 0.0, delta, .. } => Some(delta),
@@ -93,7 +93,7 @@ mod tests {
         let rr = Release::Rr { flip: 0.1, unbiased: false };
         for release in [Release::Bit, rr, Release::Gaussian { dither: 1.5 }] {
             let s = Settings { release, batch_per: BatchPer::Bit, ..example() };
-            let statement = s.statement(&FIRES, 60, 1e-5, false, false).unwrap();
+            let statement = s.statement(&FIRES, 60, 1e-5, Circumstances::default()).unwrap();
             let nats = 3.0 * s.sampling_rate * std::f64::consts::LN_2;
             approx::assert_relative_eq!(statement.nats_charged.unwrap(), nats);
             let shown = statement.claims.iter().any(|c| matches!(c.guarantee, Guarantee::MutualInformation { .. }));

@@ -98,6 +98,15 @@ fn is_sha256(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
+/// Steps of the grid from 0 to C on which noisy scalars are released.
+pub const GRID: f64 = 1024.0;
+
+/// `x` in units of C, as it is released: on a public grid. A sum of a sign and a noise in floating point shows in its lowest bits which sign it
+/// was; its place on a grid far coarser than both does not, and rounding what is private keeps it so.
+pub fn on_grid(x: f64, clip: f64) -> f32 {
+    (clip * ((x * GRID).round() / GRID)) as f32
+}
+
 impl Transcript {
     /// The fires (step, group) of the run, in order.
     pub fn fires(&self) -> Vec<(u32, u32)> {
@@ -123,8 +132,10 @@ impl Transcript {
                 }
             }
             (Releases::Scalars(scalars), Release::Gaussian { .. }) => {
-                if let Some(x) = scalars.iter().find(|x| !x.is_finite()) {
-                    return refuse(format!("the scalar {x} was released, expected a finite number"));
+                let clip = self.settings.clip;
+                if let Some(x) = scalars.iter().find(|&&x| !(x.is_finite() && on_grid(f64::from(x) / clip, clip) == x))
+                {
+                    return refuse(format!("the scalar {x} was released, expected a finite multiple of C / {GRID}"));
                 }
             }
             (Releases::Bits(_), _) => return refuse("bits were released where settings say scalars".into()),

@@ -293,7 +293,7 @@ impl<'a> Runner<'a> {
         let measure = Measure { world: &place.world, audited: spec.audited, on_curve: ON_CURVE };
         let outcome = match arm.run(&measure, &place.reference, &secret, tell) {
             // Weights that overflow are a result of their learning rate.
-            Err(Error::Usage(why)) if why.contains("diverged") => Err(why),
+            Err(Error::Diverged(why)) => Err(why),
             other => Ok(other?),
         };
         Ok(Finished { spec: spec.clone(), outcome })
