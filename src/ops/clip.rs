@@ -10,7 +10,8 @@
 //! so that `factor n <= C`. In floating point: `n` is rounded up by [`SLACK`] units in the last place before use, which
 //! covers the rounding of the squares' sum, of the root and of the factor, and of the scaled rows. Not covered is cancellation
 //! *inside* one Gram product, where `|x_iᵀ dy_i|²` is smaller than `|x_i|² |dy_i|²` by more than about 1e6 in f32; the norm
-//! of the whole gradient, a sum of about a hundred such terms, is then made up of others. A norm that is infinite or NaN gets
+//! of the whole gradient, a sum of about a hundred such terms, is then made up of others. Clipping by layer or by group has norms of few terms and
+//! rests on no record being made so that one of its products cancels like that: flat clipping is the default. A norm that is infinite or NaN gets
 //! the factor 0, and a factor of 0 *removes* the sample: its rows become 0 even where they were infinite.
 
 use super::Segments;
