@@ -277,7 +277,7 @@ fn decode(config: Config) {
         passes.push(time(1, || pass_over(&other)).0.as_secs_f64());
         tokens.push(time(1, || drop(decoder.extend(&mut cache, &[9]).expect("a token"))).0.as_secs_f64());
     }
-    let mut median = |x: &mut Vec<f64>| {
+    let median = |x: &mut Vec<f64>| {
         x.sort_by(f64::total_cmp);
         x[x.len() / 2]
     };
