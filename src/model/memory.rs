@@ -2,7 +2,7 @@
 //!
 //! With P parameters, N = B T rows, width C, hidden width I, L blocks and vocabulary V, in f32:
 //! weights P; gradients P; AdamW's moments 2 P; a block's cache for backward N (8 C + 2 I) (16 C a row where I = 4 C);
-//! logits V a row, the head being computed for as many samples at once as have [`HEAD_ROWS`] rows, or for one.
+//! logits V a row, the head being computed for as many samples at once as have 512 rows, or for one.
 
 use super::config::Config;
 use super::decoder::HEAD_ROWS;
