@@ -185,7 +185,8 @@ impl Grid {
         };
         // More bits, each of which says less: a smaller step.
         let centre = centre(&reading, batch) / nats.sqrt();
-        let name = format!("{}-{how}, {nats} nats, B = {batch}", variant.to_uppercase());
+        let unit = if nats == 1.0 { "nat" } else { "nats" };
+        let name = format!("{}-{how}, {nats} {unit}, B = {batch}", variant.to_uppercase());
         Row { name, method: Method::Ferret(reading), batch, epochs, steps_of: None, centre }
     }
 
