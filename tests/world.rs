@@ -165,6 +165,28 @@ fn the_program_writes_the_corpus_it_embeds() {
 }
 
 #[test]
+fn a_trial_that_cannot_be_is_refused_in_a_sentence() {
+    let dir = tempfile::tempdir().unwrap();
+    let trial = |more: &[&str]| {
+        let args = ["world", "--trial", "--records", "4", "--batch", "2", "--json"];
+        ferret(dir.path()).args(args).args(more).output().unwrap()
+    };
+    let cases: &[(&[&str], &str, i32)] = &[
+        (&["--epochs", "2147483648"], "more than 100000000 steps", 2),
+        (&["--epochs", "50000001"], "more than 100000000 steps", 2),
+        (&["--epochs", "4294967295", "--learning-rate", "nan"], "--learning-rate NaN", 2),
+        (&["--epochs", "1", "--learning-rate=-1"], "--learning-rate -1", 2),
+        (&["--epochs", "1", "--learning-rate", "inf"], "--learning-rate inf", 2),
+        (&["--epochs", "3", "--learning-rate", "1e30"], "diverged", 1),
+    ];
+    for (more, says, code) in cases {
+        let output = trial(more);
+        assert_refused(&format!("{more:?}"), &output, &[says]);
+        assert_eq!(output.status.code(), Some(*code), "{more:?}");
+    }
+}
+
+#[test]
 fn training_without_privacy_learns_and_leaks() {
     let dir = tempfile::tempdir().unwrap();
     let trial = [

@@ -75,7 +75,7 @@ pub fn model(tokenizer: &Tokenizer, mut done: impl FnMut(u32, u32, f64)) -> Resu
         reduction: Reduction::TokenMean,
         seed: SEED,
     };
-    let steps = settings.steps(windows.len());
+    let steps = settings.steps(windows.len())?;
     let mut step = 0;
     let each = |loss| {
         step += 1;

@@ -27,10 +27,19 @@ pub struct Settings {
     pub seed: u64,
 }
 
+/// The most steps of a run, as for every method of `ferret train`.
+const MOST_STEPS: u64 = 100_000_000;
+
 impl Settings {
     /// Steps that a run over `examples` examples takes.
-    pub fn steps(&self, examples: usize) -> u32 {
-        self.epochs * examples.div_ceil(self.batch) as u32
+    pub fn steps(&self, examples: usize) -> Result<u32> {
+        let steps = (examples.div_ceil(self.batch) as u64).checked_mul(self.epochs.into());
+        steps.filter(|&steps| steps <= MOST_STEPS).map(|steps| steps as u32).ok_or_else(|| {
+            let (epochs, batch) = (self.epochs, self.batch);
+            Error::usage(format!(
+                "{epochs} passes over {examples} records in batches of {batch} are more than {MOST_STEPS} steps: give fewer passes"
+            ))
+        })
     }
 }
 
@@ -42,7 +51,7 @@ pub fn fit(
     mut done: impl FnMut(f64),
     mut after_epoch: impl FnMut(u32, &crate::model::Decoder<Cpu<f32>>) -> Result<()>,
 ) -> Result<Weights> {
-    let steps = settings.steps(examples.len());
+    let steps = settings.steps(examples.len())?;
     let mut held = Held::new(Cpu::<f32>::new(), weights)?;
     let mut adam = AdamW::new(held.decoder().layout.len(), steps, settings.hyper, settings.schedule, Silent::None);
     let mut rng = ChaCha8Rng::seed_from_u64(settings.seed);
@@ -58,7 +67,7 @@ pub fn fit(
             let losses = decoder.backend.download(&decoder.backward(&batch, &weights, &mut sum))?;
             let loss: f64 = losses.iter().zip(&weights).map(|(&l, &w)| f64::from(l) * f64::from(w)).sum();
             if !loss.is_finite() {
-                return Err(Error::usage(format!("the loss is {loss} at step {step}: training has diverged")));
+                return Err(Error::Diverged(format!("the loss is {loss} at step {step}: training has diverged")));
             }
             let grads = sum.into_grads();
             let grads = grads.iter().flatten().map(|g| decoder.backend.download(g)).collect::<Result<Vec<_>>>()?;
@@ -119,7 +128,7 @@ mod tests {
         };
         let (hash, losses) = run(1);
         assert_eq!((hash, losses.clone()), run(3));
-        assert_eq!(losses.len(), settings.steps(examples.len()) as usize);
+        assert_eq!(losses.len(), settings.steps(examples.len()).unwrap() as usize);
         assert!(losses[17] < losses[0] - 1.0, "{losses:?}");
     }
 }

@@ -36,6 +36,9 @@ pub(super) fn run(args: &Args) -> Result<Value> {
     if args.records == 0 || args.batch == 0 || args.epochs == 0 {
         return Err(Error::usage("--records, --batch and --epochs must be at least 1"));
     }
+    if !(args.learning_rate >= 0.0 && args.learning_rate.is_finite()) {
+        return Err(Error::usage(format!("--learning-rate {}: a number from 0 up is expected", args.learning_rate)));
+    }
     let base = checkpoint::load(embedded::NAME)?;
     let tokenizer = Tokenizer::from_folder(&base.folder)?.expect("the embedded model has a tokenizer");
     let load = |split| examples(&tokenizer, &base.weights, args.seed, split, args.records);
@@ -48,6 +51,7 @@ pub(super) fn run(args: &Args) -> Result<Value> {
         reduction: Reduction::SampleMean,
         seed: args.seed,
     };
+    let steps = settings.steps(members.len())?;
     let mut rows = Vec::new();
     let begun = Instant::now();
     let mut show = |epoch: u32, decoder: &Decoder<Cpu<f32>>| -> Result<()> {
@@ -58,6 +62,11 @@ pub(super) fn run(args: &Args) -> Result<Value> {
         let perplexity = |losses: &[RecordLoss]| eval::token_mean(losses).0.exp();
         let score = |l: &[RecordLoss]| l.iter().map(|l| -l.mean().unwrap_or_default()).collect::<Vec<_>>();
         let (train, test) = (perplexity(&inside), perplexity(&outside));
+        if !(train.is_finite() && test.is_finite()) {
+            return Err(Error::Diverged(format!(
+                "the perplexity after {epoch} passes is infinite: training has diverged"
+            )));
+        }
         let auc = Roc::new(&score(&inside), &score(&outside))?.auc();
         if !args.json {
             let seconds = begun.elapsed().as_secs_f64();
@@ -68,7 +77,7 @@ pub(super) fn run(args: &Args) -> Result<Value> {
         Ok(())
     };
     show(0, &Decoder::new(Cpu::<f32>::new(), base.weights.clone())?)?;
-    let bar = progress(settings.steps(members.len()).into(), "steps", args.quiet);
+    let bar = progress(steps.into(), "steps", args.quiet);
     fit::fit(base.weights.clone(), &members, &settings, |_| bar.inc(1), |e, d| bar.suspend(|| show(e, d)))?;
     bar.finish_and_clear();
     Ok(json!({"records": args.records, "batch": args.batch, "learning_rate": args.learning_rate, "epochs": rows}))
