@@ -217,6 +217,18 @@ fn a_wrong_grid_is_refused_in_a_sentence() {
         ("kind = \"paper\"\ndelta = 2.0", &["delta is 2"]),
         ("kind = \"paper\"\nlearning_rates = 0", &["learning_rates is 0"]),
         ("kind = \"paper", &["line 1"]),
+        ("kind = \"paper\"\nbudgets = [1.0, 0.5, 1.00]", &["budgets: 1 is named twice"]),
+        ("kind = \"paper\"\nbudgets = [1.0, inf, inf]", &["budgets: inf is named twice"]),
+        ("kind = \"paper\"\nepochs = [3, 1, 3]", &["epochs: 3 is named twice", "count twice"]),
+        ("kind = \"paper\"\nbatches = [50, 50]", &["batches: 50 is named twice"]),
+        ("kind = \"paper\"\nmethods = [\"dpsgd\", \"dpsgd\"]", &["methods: dpsgd is named twice"]),
+        ("kind = \"true-dp\"\nnats = [4.0, 4.0]", &["nats: 4 is named twice"]),
+        ("kind = \"paper\"\nmethods = [\"nonprivate\"]\nbudgets = [1.0]", &["nonprivate gets no run", "inf"]),
+        ("kind = \"paper\"\nmatched = false\nbudgets = [1.0]", &["nonprivate gets no run", "matched"]),
+        ("kind = \"paper\"\nmethods = [\"ferret-2\"]\nbudgets = [inf]", &["ferret-2 gets no run", "below inf"]),
+        ("kind = \"paper\"\nmethods = [\"nonprivate\", \"dpsgd\"]\nbudgets = [inf]", &["dpsgd gets no run"]),
+        // A quarter of 2^64, times 4, is 0.
+        ("kind = \"paper\"\nbatches = [4611686018427387904]", &["4611686018427387904", "quarter"]),
     ];
     for (text, says) in cases {
         std::fs::write(dir.path().join("grid.toml"), text).unwrap();

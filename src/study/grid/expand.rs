@@ -46,6 +46,16 @@ impl Row {
         if cells { format!("{}, {} epochs, {:?}", self.name, self.epochs, self.budget()) } else { self.name.clone() }
     }
 
+    /// Whether it is a run of the method that a grid names so.
+    pub(super) fn is_of(&self, method: &str) -> bool {
+        match &self.method {
+            Method::Base => false,
+            Method::Ferret(reading) => reading.variant == method,
+            Method::Dpsgd { .. } => method == "dpsgd",
+            Method::Nonprivate => method == "nonprivate",
+        }
+    }
+
     fn budget(&self) -> Option<f64> {
         match &self.method {
             Method::Ferret(reading) => match reading.release {

@@ -202,7 +202,7 @@ impl Grid {
             return Err("epochs and batches count from 1, found 0".into());
         }
         // The smallest number of members that the coins make is not known here; a quarter is far below it.
-        if let Some(batch) = self.batches.iter().find(|b| **b as usize * 4 > self.candidates) {
+        if let Some(batch) = self.batches.iter().find(|b| **b > self.candidates as u64 / 4) {
             return Err(format!(
                 "batches: {batch} of {} candidates is too many: give at most a quarter",
                 self.candidates
@@ -223,6 +223,29 @@ impl Grid {
         if self.learning_rates == 0 || self.learning_rates > 15 {
             return Err(format!("learning_rates is {}, expected 1 to 15", self.learning_rates));
         }
+        let twice = [
+            ("methods", repeated(&self.methods)),
+            ("budgets", repeated(&self.budgets)),
+            ("nats", repeated(&self.nats)),
+            ("epochs", repeated(&self.epochs)),
+            ("batches", repeated(&self.batches)),
+        ];
+        if let Some((name, entry)) = twice.iter().find_map(|(name, entry)| Some((name, entry.as_ref()?))) {
+            return Err(format!("{name}: {entry} is named twice, and its runs would count twice: name it once"));
+        }
+        let rows = self.rows();
+        if let Some(method) = self.methods.iter().find(|m| !rows.iter().any(|row| row.is_of(m))) {
+            let needed = match method.as_str() {
+                "nonprivate" => "inf among the budgets, or matched steps: FERRET among the methods and matched = true",
+                _ => "a budget below inf",
+            };
+            return Err(format!("methods: {method} gets no run with these budgets: it needs {needed}"));
+        }
         Ok(())
     }
+}
+
+/// The first entry that comes again, as it is written.
+fn repeated<T: PartialEq + std::fmt::Display>(list: &[T]) -> Option<String> {
+    list.iter().enumerate().find(|(i, entry)| list[..*i].contains(entry)).map(|(_, entry)| entry.to_string())
 }
