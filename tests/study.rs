@@ -2,12 +2,12 @@
 
 mod io_support;
 
-use ferret::study::grid::{Grid, Kind};
+use ferret::study::grid::{Grid, Kind, Runner, Store, Tuned};
 use ferret::study::paper;
 use ferret::study::verdict::{Answer, Cell, Sample, time, trade_off, utility};
 use io_support::{assert_refused, ferret, stderr, tiny};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -188,7 +188,8 @@ fn readings_and_true_dp_run_end_to_end() {
     assert!(bits("sphere, direct, B = 1") > 2 * bits("sphere, direct, B = 4"), "the same budget buys more bits");
 
     let (dp, text) = run("true-dp");
-    assert_eq!(dp["runs"].as_array().unwrap().len(), 7);
+    // Flips and noise with two numbers of bits each, and DPSGD, by two batch sizes; the base model.
+    assert_eq!(dp["runs"].as_array().unwrap().len(), 11);
     assert!(text.contains("flips ") && text.contains("dither ") && text.contains("noise "), "{text}");
     let finding = dp["findings"][0].as_str().unwrap();
     assert!(finding.contains("FERRET's perplexity is"), "{finding}");
@@ -239,6 +240,30 @@ fn a_wrong_grid_is_refused_in_a_sentence() {
     let output = ferret(dir.path()).args(["study", "--grid", "papers"]).output().unwrap();
     assert_refused("an unknown name", &output, &["papers", "true-dp"]);
     assert!(!dir.path().join("out").exists());
+}
+
+#[test]
+fn a_diverged_run_is_a_result_of_its_rate() {
+    let dir = folder(PAPER);
+    let (model, data) = (tiny(), dir.path().join("records.jsonl"));
+    let grid = Grid::parse(PAPER).unwrap();
+    let runner = Runner::new(model.to_str().unwrap(), Some(&data), grid.candidates, (1, 1), &|| false);
+    let fixed = Tuned {
+        base_sha256: runner.base_sha256().unwrap(),
+        data: "records".into(),
+        insecure_seed: Some(1),
+        rates: HashMap::new(),
+    };
+    let mut specs = grid.results(&fixed);
+    specs.retain(|s| s.seed == 1 && ["FERRET-2", "non-private"].contains(&s.row.as_str()));
+    specs.iter_mut().for_each(|s| s.learning_rate = 1e38);
+    let store = Store::open(&dir.path().join("out")).unwrap();
+    let runs = runner.run(&store, &specs, &[1.0; 2], &|_| {}).unwrap();
+    assert_eq!(runs.len(), 2);
+    for run in runs {
+        let why = run.outcome.err().unwrap();
+        assert!(why.contains("diverged"), "{}: {why}", run.spec.row);
+    }
 }
 
 #[test]
