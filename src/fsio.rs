@@ -88,6 +88,48 @@ pub fn must_be_new(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Whether `path` may become a new file: absent, in a folder that is there.
+pub fn must_be_new_file(path: &Path) -> Result<()> {
+    // A link counts even where it leads nowhere: writing would replace it.
+    if path.symlink_metadata().is_ok() {
+        return Err(Error::file(path, "exists, and nothing is overwritten: choose another name"));
+    }
+    let folder = parent(path);
+    if !folder.is_dir() {
+        return Err(Error::file(path, format!("there is no folder {} to write it to", folder.display())));
+    }
+    Ok(())
+}
+
+/// Whether two names of files, there or not, are of the same file.
+pub fn same_file(a: &Path, b: &Path) -> bool {
+    let place = |path: &Path| {
+        let in_folder = || Some(parent(path).canonicalize().ok()?.join(path.file_name()?));
+        path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
+    };
+    place(a) == place(b)
+}
+
+/// Whether files can be written into the folder `dir`, there or not. It is tried out, and nothing stays behind.
+pub fn must_be_writable(dir: &Path) -> Result<()> {
+    let refuse = |e: io::Error| Error::file(dir, format!("cannot be written ({e}): work in a folder that can"));
+    let made = match std::fs::create_dir(dir) {
+        Ok(()) => true,
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            if !dir.is_dir() {
+                return Err(Error::file(dir, "is a file, and a folder is to be written there: move it out of the way"));
+            }
+            false
+        }
+        Err(e) => return Err(refuse(e)),
+    };
+    let tried = tempfile::Builder::new().prefix(".ferret-").tempfile_in(dir).and_then(tempfile::NamedTempFile::close);
+    if made {
+        std::fs::remove_dir(dir).map_err(refuse)?;
+    }
+    tried.map_err(refuse)
+}
+
 /// Read a whole file as text, with a sentence for each way in which it is not one.
 pub fn read_text(path: &Path) -> Result<String> {
     String::from_utf8(read_bytes(path)?).map_err(|e| {
@@ -173,6 +215,39 @@ mod tests {
         fill_folder(&target, |d| write(&d.join("config.json"), b"{}")).unwrap();
         assert_eq!(std::fs::read(target.join("config.json")).unwrap(), b"{}");
         assert!(must_be_new(&target).is_err());
+    }
+
+    #[test]
+    fn a_folder_is_tried_out_and_nothing_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (new, file) = (dir.path().join("new"), dir.path().join("file"));
+        must_be_writable(&new).unwrap();
+        assert!(!new.exists());
+        std::fs::create_dir(&new).unwrap();
+        must_be_writable(&new).unwrap();
+        assert_eq!(std::fs::read_dir(&new).unwrap().count(), 0);
+        write(&file, b"x").unwrap();
+        assert!(must_be_writable(&file).unwrap_err().to_string().contains("is a file"));
+        assert!(must_be_writable(&file.join("below")).unwrap_err().to_string().contains("cannot be written"));
+    }
+
+    #[test]
+    fn one_file_by_two_names_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("x")).unwrap();
+        assert!(same_file(&at("a"), &at("x/../a")) && !same_file(&at("a"), &at("x/a")));
+        assert!(same_file(Path::new("a"), Path::new("./a")));
+        must_be_new_file(&at("a")).unwrap();
+        write(&at("a"), b"x").unwrap();
+        assert!(same_file(&at("a"), &at("x/../a")));
+        assert!(must_be_new_file(&at("x/../a")).unwrap_err().to_string().contains("exists"));
+        assert!(must_be_new_file(&at("y/a")).unwrap_err().to_string().contains("no folder"));
+        #[cfg(unix)]
+        {
+            std::os::unix::fs::symlink(at("nowhere"), at("link")).unwrap();
+            assert!(must_be_new_file(&at("link")).is_err());
+        }
     }
 
     #[cfg(unix)]

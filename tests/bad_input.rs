@@ -367,11 +367,60 @@ fn bad_requests_are_refused_in_a_sentence() {
         (vec!["eval", "--data", "good.jsonl", "--stride", "0"], "stride"),
         (vec!["grad", "--data", "good.jsonl", "--out", "no/such/folder/g.safetensors"], "no/such/folder"),
         (vec!["grad", "--data", "good.jsonl", "--out", "model"], "model"),
+        (vec!["grad", "--data", "good.jsonl", "--out", "good.jsonl"], "good.jsonl: exists"),
+        (vec!["grad", "--data", "good.jsonl", "--out", "model/../good.jsonl"], "nothing is overwritten"),
     ] {
         let output = ferret(folder.path()).args(&args).args(["--model", "model"]).output().unwrap();
         assert_refused(&format!("{args:?}"), &output, &[says]);
     }
     assert!(listing(folder.path()) == before);
+}
+
+#[test]
+fn the_report_is_refused_before_any_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("ferret-report");
+    std::fs::write(&report, "mine").unwrap();
+    let output = ferret(folder.path()).output().unwrap();
+    assert_refused("a file for the report's folder", &output, &["ferret-report: is a file", "out of the way"]);
+    assert_eq!(std::fs::read(&report).unwrap(), b"mine");
+    std::fs::remove_file(&report).unwrap();
+    std::fs::create_dir_all(report.join("index.html")).unwrap();
+    let output = ferret(folder.path()).output().unwrap();
+    assert_refused("a folder for the report's page", &output, &["index.html: is a folder", "out of the way"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_place_that_cannot_be_written_is_refused_before_any_training() {
+    // Nobody makes a folder there, whoever they are.
+    let output = ferret(Path::new("/proc")).output().unwrap();
+    assert_refused("/proc", &output, &["ferret-report: cannot be written", "work in a folder"]);
+}
+
+#[test]
+fn planting_writes_both_files_or_none() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("good.jsonl"), GOOD).unwrap();
+    let before = listing(folder.path());
+    // Too long for any file system, which is found when it is written.
+    let long = "c".repeat(300);
+    for (out, canaries, says) in [
+        ("p.jsonl", "p.jsonl", "the same file"),
+        ("p.jsonl", "./p.jsonl", "the same file"),
+        ("good.jsonl", "c.json", "good.jsonl: exists"),
+        ("p.jsonl", "good.jsonl", "good.jsonl: exists"),
+        ("p.jsonl", "no/folder/c.json", "no folder no/folder"),
+        ("p.jsonl", &long, "ccc"),
+    ] {
+        let output = ferret(folder.path())
+            .args(["audit", "plant", "--data", "good.jsonl", "--format", "Key ####", "--frequencies", "1"])
+            .args(["--out", out, "--canaries", canaries])
+            .output()
+            .unwrap();
+        assert_refused(&format!("{out}, {canaries}"), &output, &[says]);
+        assert!(listing(folder.path()) == before, "{out}, {canaries}: something was written");
+    }
 }
 
 #[test]

@@ -34,6 +34,15 @@ fn statements(outcomes: &[Outcome]) -> Vec<Part> {
 /// Run the job.
 pub fn run(quiet: bool) -> Result<()> {
     let begun = Instant::now();
+    let (report, path) = (Path::new(REPORT), Path::new(REPORT).join("index.html"));
+    // Before all the training, not after it.
+    fsio::must_be_writable(report)?;
+    if path.is_dir() {
+        return Err(Error::file(
+            path,
+            "is a folder, and the report's page is to be written there: move it out of the way",
+        ));
+    }
     interrupt::listen();
     let options = first::Options::default();
     let world = World::embedded(options.seed, options.candidates, 0)?;
@@ -116,9 +125,7 @@ pub fn run(quiet: bool) -> Result<()> {
             },
         ],
     };
-    std::fs::create_dir_all(REPORT).map_err(|e| Error::io(REPORT, e))?;
-    let path = Path::new(REPORT).join("index.html");
-    fsio::write(&path, html::render(&page).as_bytes())?;
+    fsio::fill_folder(report, |folder| fsio::write(&folder.join("index.html"), html::render(&page).as_bytes()))?;
     fsio::print(&format!(
         "\nThe page with pictures: {}  ({:.0} s in all)\nNext: ferret study --grid paper for seeds, budgets and verdicts, ferret train \
          --help for your own model and records, ferret plan for what a budget buys.\n",

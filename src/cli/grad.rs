@@ -20,7 +20,7 @@ pub struct Args {
     model: ModelArg,
     #[command(flatten)]
     data: DataArg,
-    /// The file to write
+    /// The file to write, a new one
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Also the norm of each record's own gradient
@@ -95,6 +95,7 @@ fn norm<B: Backend>(b: &B, sum: Sum<B>) -> Result<f64> {
 
 /// Run the verb.
 pub fn run(args: Args) -> Result<()> {
+    fsio::must_be_new_file(&args.out)?;
     let (checkpoint, tokenizer) = args.model.open()?;
     let dataset = args.data.open(&checkpoint, tokenizer.as_ref(), None)?;
     let layout = checkpoint.weights.layout.clone();

@@ -46,9 +46,10 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args) -> Result<()> {
     for path in [&args.out, &args.canaries] {
-        if path.exists() {
-            return Err(Error::file(path, "exists, and nothing is overwritten: choose another name"));
-        }
+        fsio::must_be_new_file(path)?;
+    }
+    if fsio::same_file(&args.out, &args.canaries) {
+        return Err(Error::usage("--out and --canaries name the same file: give each its own"));
     }
     if args.frequencies.iter().any(|&f| f > 100_000) || args.each > 1_000_000 {
         return Err(Error::usage("--frequencies up to 100000 and --each up to 1000000 are expected"));
@@ -72,7 +73,11 @@ pub(super) fn run(args: Args) -> Result<()> {
     let inserted = planted.len() - lines.len();
     fsio::write(&args.out, (planted.join("\n") + "\n").as_bytes())?;
     let list = serde_json::to_string_pretty(&planting).expect("plain values") + "\n";
-    fsio::write_private(&args.canaries, list.as_bytes())?;
+    if let Err(e) = fsio::write_private(&args.canaries, list.as_bytes()) {
+        // Planted records are of no use to an audit without the list.
+        let _ = std::fs::remove_file(&args.out);
+        return Err(e);
+    }
     let (out, canaries) = (args.out.display(), args.canaries.display());
     if args.json {
         let summary = json!({
