@@ -489,6 +489,7 @@ fn broken_input_gets_one_sentence() {
         (more(&["--candidates", "2,2"]), &["--candidates"]),
         (more(&["--shadows", "1"]), &["--shadows 1"]),
         (more(&["--shadows", "3"]), &["--shadows 3", "at least 4"]),
+        (more(&["--shadows", "4", "--shadow-batch", "0"]), &["--shadow-batch 0", "at least 1"]),
         (more(&["--shadows", "2", "--shadow-method", "magic"]), &["magic", "ferret-max"]),
         (
             vec![

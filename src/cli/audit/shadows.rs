@@ -88,6 +88,9 @@ impl ShadowArgs {
         known: Known,
         cache: &Cache,
     ) -> Result<Option<Plan>> {
+        if self.shadow_batch == Some(0) {
+            return Err(Error::usage("--shadow-batch 0: a batch has at least 1 record"));
+        }
         if self.shadows == 0 {
             return Ok(None);
         }

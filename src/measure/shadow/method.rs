@@ -142,7 +142,7 @@ impl Method {
             Self::Ferret(s) => (&mut s.records, &mut s.batch, s.epochs, &mut s.steps, &mut s.sampling_rate),
             Self::Dense(s) => (&mut s.records, &mut s.batch, s.epochs, &mut s.steps, &mut s.sampling_rate),
         };
-        (*records, *batch) = (n, (*batch).min(n).max(1));
+        (*records, *batch) = (n, (*batch).min(n));
         let count = mi::steps(n, *batch, epochs.into())?;
         *steps = u32::try_from(count).map_err(|_| Error::usage(format!("{count} steps are too many")))?;
         *rate = *batch as f64 / n as f64;
@@ -215,5 +215,11 @@ mod tests {
         };
         assert_eq!((s.groups.len(), s.records, s.steps, s.epsilon), (2, 100, 2, 0.5));
         assert!(Method::named("magic", &layout, none, Changes::default(), 100).is_err());
+        // A batch of nothing is not taken for one of 1.
+        for name in ["ferret-2", "nonprivate"] {
+            let changes = Changes { batch: Some(0), ..Changes::default() };
+            let error = Method::named(name, &layout, none, changes, 100).unwrap_err().to_string();
+            assert!(error.contains("a batch of 0"), "{error}");
+        }
     }
 }
