@@ -369,6 +369,11 @@ fn bad_requests_are_refused_in_a_sentence() {
         (vec!["grad", "--data", "good.jsonl", "--out", "model"], "model"),
         (vec!["grad", "--data", "good.jsonl", "--out", "good.jsonl"], "good.jsonl: exists"),
         (vec!["grad", "--data", "good.jsonl", "--out", "model/../good.jsonl"], "nothing is overwritten"),
+        (vec!["inspect", "--show-groups", "--method", "bogus", "--groups", "3"], "--method bogus has no groups"),
+        (vec!["inspect", "--show-groups", "--method", "bogus", "--bucket", "3"], "ferret-eighth"),
+        (vec!["inspect", "--show-groups", "--method", "dpsgd"], "--method dpsgd has no groups"),
+        (vec!["inspect", "--show-groups", "--method", "ferret"], "needs --groups N"),
+        (vec!["inspect", "--show-groups", "--method", "ferret-2", "--groups", "3"], "already"),
     ] {
         let output = ferret(folder.path()).args(&args).args(["--model", "model"]).output().unwrap();
         assert_refused(&format!("{args:?}"), &output, &[says]);

@@ -152,6 +152,10 @@ impl DataArg {
 /// The grouping that a FERRET method's name, or `--groups` or `--bucket` with the bare name `ferret`, asks for.
 pub fn grouping(method: &str, groups: Option<usize>, bucket: Option<usize>) -> Result<Grouping> {
     match (groups, bucket, Grouping::of_method(method)) {
+        (_, _, None) if method != "ferret" => Err(Error::usage(format!(
+            "--method {method} has no groups that fire: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, and \
+             ferret with --groups or --bucket have"
+        ))),
         (Some(n), _, None) => Ok(Grouping::Count(n)),
         (None, Some(n), None) => Ok(Grouping::Bucket(n)),
         (None, None, Some(grouping)) => Ok(grouping),
