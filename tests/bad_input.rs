@@ -369,6 +369,7 @@ fn bad_requests_are_refused_in_a_sentence() {
         (vec!["grad", "--data", "good.jsonl", "--out", "model"], "model"),
         (vec!["grad", "--data", "good.jsonl", "--out", "good.jsonl"], "good.jsonl: exists"),
         (vec!["grad", "--data", "good.jsonl", "--out", "model/../good.jsonl"], "nothing is overwritten"),
+        (vec!["eval", "--data", "good.jsonl", "--stride", "4"], "plain text"),
         (vec!["inspect", "--show-groups", "--method", "bogus", "--groups", "3"], "--method bogus has no groups"),
         (vec!["inspect", "--show-groups", "--method", "bogus", "--bucket", "3"], "ferret-eighth"),
         (vec!["inspect", "--show-groups", "--method", "dpsgd"], "--method dpsgd has no groups"),

@@ -161,6 +161,10 @@ fn the_program_writes_the_corpus_it_embeds() {
     assert_eq!(eval("w/private-test.jsonl")["records"], 40);
     assert_refused("again", &run(&["world", "--out", "w"]), &["w", "not empty"]);
     assert_refused("split", &run(&["eval", "--model", "embedded", "--data", "embedded:tset"]), &["tset", "tuning"]);
+    let none = run(&["eval", "--model", "embedded", "--data", "embedded:test:0"]);
+    assert_refused("no records", &none, &["embedded:test:0", "at least 1"]);
+    let stride = run(&["eval", "--model", "embedded", "--data", "embedded:test:5", "--stride", "8"]);
+    assert_refused("stride", &stride, &["--stride", "plain text"]);
     assert_refused("count", &run(&["eval", "--model", "embedded", "--data", "embedded:test:x"]), &["embedded:test:x"]);
 }
 

@@ -7,7 +7,7 @@ use crate::method::groups::Grouping;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -130,23 +130,31 @@ pub struct DataArg {
 }
 
 impl DataArg {
-    /// Read and tokenise the records; tell what was cut on stderr. At least one token must count.
+    /// [`open_records`] of the file that was named.
     pub fn open(
         &self,
         checkpoint: &Checkpoint,
         tokenizer: Option<&Tokenizer>,
         stride: Option<usize>,
     ) -> Result<Dataset> {
-        let options = LoadOptions { loss: self.loss_on, stride, ..LoadOptions::new(&checkpoint.weights.config) };
-        let dataset = data::load_examples(&self.data, tokenizer, &options)?;
-        for note in dataset.notes() {
-            eprintln!("note: {}: {note}", self.data.display());
-        }
-        if dataset.targets() == 0 {
-            return Err(Error::file(&self.data, "no record has a token to predict: there is nothing to measure"));
-        }
-        Ok(dataset)
+        open_records(&self.data, self.loss_on, checkpoint, tokenizer, stride)
     }
+}
+
+/// Read and tokenise the records of `path`; tell what was cut on stderr. At least one token counts.
+pub fn open_records(
+    path: &Path,
+    loss_on: Loss,
+    checkpoint: &Checkpoint,
+    tokenizer: Option<&Tokenizer>,
+    stride: Option<usize>,
+) -> Result<Dataset> {
+    let options = LoadOptions { loss: loss_on, stride, ..LoadOptions::new(&checkpoint.weights.config) };
+    let dataset = data::load_examples(path, tokenizer, &options)?;
+    for note in dataset.notes() {
+        eprintln!("note: {}: {note}", path.display());
+    }
+    Ok(dataset)
 }
 
 /// The grouping that a FERRET method's name, or `--groups` or `--bucket` with the bare name `ferret`, asks for.

@@ -116,15 +116,20 @@ impl Dataset {
 }
 
 /// Read `path`: `embedded` ([`synthetic::Request`]), JSON lines (`.jsonl`, `.ndjson`, `.json`; see [`records`]) or plain text (`.txt`, `.text`, `.raw`,
-/// `.md`; see [`text`]). Without a tokenizer, only records of tokens can be read.
+/// `.md`; see [`text`]). Without a tokenizer, only records of tokens can be read. At least one token must count in the loss.
 pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Dataset> {
     if options.context == 0 {
         return Err(Error::usage("a context of 0 tokens leaves nothing to learn from: give at least 2"));
     }
     if let Some(request) = path.to_str().and_then(synthetic::Request::parse) {
         let (split, n) = request?;
+        if n == 0 {
+            return Err(Error::file(path, "0 records leave nothing to learn from: ask for at least 1"));
+        }
+        no_stride(path, options)?;
         let records = synthetic::private_records(synthetic::SEED, split, n)?;
-        return records::load(path, &synthetic::to_jsonl(&records), tokenizer, options);
+        let dataset = records::load(path, &synthetic::to_jsonl(&records), tokenizer, options)?;
+        return must_teach(path, dataset, options);
     }
     let lines = match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
         Some("jsonl" | "ndjson" | "json") => true,
@@ -142,10 +147,27 @@ pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadO
         return Err(Error::file(path, "is empty: there is nothing to learn from"));
     }
     let dataset = if lines {
+        no_stride(path, options)?;
         records::load(path, content, tokenizer, options)?
     } else {
         text::load(path, content, tokenizer, options)?
     };
+    must_teach(path, dataset, options)
+}
+
+/// Windows are cut from plain text alone.
+fn no_stride(path: &Path, options: &LoadOptions) -> Result<()> {
+    match options.stride {
+        None => Ok(()),
+        Some(_) => Err(Error::usage(format!(
+            "--stride belongs to plain text (.txt), and {} holds records, one window each: leave it out",
+            path.display()
+        ))),
+    }
+}
+
+/// Refuse data in which no token counts.
+fn must_teach(path: &Path, dataset: Dataset, options: &LoadOptions) -> Result<Dataset> {
     if dataset.targets() == 0 {
         let what = format!(
             "none of its {} records has a token to predict within the context of {}: there is nothing to learn from",
