@@ -383,6 +383,26 @@ fn bad_requests_are_refused_in_a_sentence() {
 }
 
 #[test]
+fn overflowed_weights_are_a_failure_and_no_misuse() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    copy_tiny(&model);
+    // What the last norm gives, and so every logit, is beyond f32.
+    let (head, mut data) = split(&weights(&model));
+    let at = |i: usize| head["transformer.ln_f.weight"]["data_offsets"][i].as_u64().unwrap() as usize;
+    data[at(0)..at(1)].chunks_exact_mut(4).for_each(|scalar| scalar.copy_from_slice(&3e38f32.to_le_bytes()));
+    join(&weights(&model), &head, &data);
+    std::fs::write(folder.path().join("good.jsonl"), GOOD).unwrap();
+    let before = listing(folder.path());
+    for (verb, args) in VERBS.iter().filter(|v| !v.0.starts_with("inspect")) {
+        let output = ferret(folder.path()).args(*args).output().unwrap();
+        assert_refused(verb, &output, &["overflowed"]);
+        assert_eq!(output.status.code(), Some(1), "{verb}");
+    }
+    assert!(listing(folder.path()) == before);
+}
+
+#[test]
 fn the_report_is_refused_before_any_training() {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("ferret-report");

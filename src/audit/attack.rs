@@ -39,7 +39,7 @@ impl Shadows {
                 )));
             }
             if let Some(record) = row.iter().position(|s| !s.is_finite()) {
-                return Err(Error::usage(format!(
+                return Err(Error::Diverged(format!(
                     "shadow model {shadow} scores record {record} as {}: its training diverged, leave it out",
                     row[record]
                 )));

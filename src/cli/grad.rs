@@ -79,7 +79,7 @@ impl Job for Work<'_> {
             .map(|g| b.download(g.as_ref().expect("all were asked for")))
             .collect::<Result<_>>()?;
         if !loss.is_finite() || grads.iter().flatten().any(|g| !g.is_finite()) {
-            return Err(Error::usage("the loss or its gradient is not finite: the weights have overflowed"));
+            return Err(Error::Diverged("the loss or its gradient is not finite: the weights have overflowed".into()));
         }
         Ok((loss, grads, norms))
     }
