@@ -16,7 +16,8 @@
 //! | [`privacy`] | events, accountants, guarantees, statements; knows no tensors |
 //! | [`method`] | the boundary around private records, and the methods that cross it |
 //! | [`audit`] | attacks and their error bars; knows no tensors |
-//! | [`study`] | plots |
+//! | [`measure`] | from a decoder and records to the numbers that audits judge: scores, shadow models, canaries, leakage |
+//! | [`study`] | grids of runs, tables beside the paper's, verdicts, plots, pages |
 //! | [`cli`] | one file a verb |
 //!
 //! # A gradient in a few lines

@@ -147,3 +147,15 @@ fn a_trained_checkpoint_from_elsewhere_sorts() {
         assert_eq!(made, sorted, "sorting {digits:?}");
     }
 }
+
+#[test]
+fn the_tour_lists_every_module_once() {
+    let source = include_str!("../src/lib.rs");
+    let tour: String = source.lines().filter(|l| l.starts_with("//! | [`")).collect();
+    let modules: Vec<&str> =
+        source.lines().filter_map(|l| l.strip_prefix("pub mod ")).map(|l| l.trim_end_matches(';')).collect();
+    assert!(modules.len() > 10, "{modules:?}");
+    for module in modules {
+        assert_eq!(tour.matches(&format!("[`{module}`]")).count(), 1, "{module}");
+    }
+}
