@@ -4,8 +4,8 @@ mod dense;
 mod ferret;
 
 use super::audit::{OwnArgs, OwnRun};
-use super::common::{Compute, DataArg, ModelArg, progress, working};
-use crate::data::{self, Dataset, Example, LoadOptions};
+use super::common::{Compute, DataArg, ModelArg, open_records, progress, working};
+use crate::data::{Dataset, Example};
 use crate::error::{Error, Result};
 use crate::eval;
 use crate::method::dense::{ClipRule, ClipStyle, Variant};
@@ -13,7 +13,6 @@ use crate::method::ferret::{BatchPer, Engine, MaskKind, Payload, Route};
 use crate::method::folder::Folder;
 use crate::method::groups::Grouping;
 use crate::model::checkpoint::{self, Checkpoint};
-use crate::model::tokenizer::Tokenizer;
 use crate::optim::{Schedule, Silent};
 use crate::privacy::statement::{Circumstances, Sampler, Statement};
 use crate::rng::{Direction, Secret};
@@ -299,17 +298,9 @@ impl Args {
         let (checkpoint, tokenizer) = self.model.open()?;
         let records = self.data.open(&checkpoint, tokenizer.as_ref(), None)?;
         self.audit.check(&self.data, &checkpoint, tokenizer.as_ref())?;
-        let held_out = self.eval_data.as_deref().map(|path| self.held_out(path, &checkpoint, tokenizer.as_ref()));
+        let open = |path| open_records(path, self.data.loss_on, &checkpoint, tokenizer.as_ref(), None);
+        let held_out = self.eval_data.as_deref().map(open);
         Ok(Start { checkpoint, records, held_out: held_out.transpose()? })
-    }
-
-    fn held_out(&self, path: &Path, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> Result<Dataset> {
-        let options = LoadOptions { loss: self.data.loss_on, ..LoadOptions::new(&checkpoint.weights.config) };
-        let dataset = data::load_examples(path, tokenizer, &options)?;
-        if dataset.targets() == 0 {
-            return Err(Error::file(path, "no record has a token to predict: there is nothing to measure"));
-        }
-        Ok(dataset)
     }
 
     /// Refuse to audit the finished run in `dir` as if it were of other arguments.
