@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """ferret beside PyTorch on this machine: forward and backward in f32 on the CPU, the same shapes, the same threads, turn by turn.
 
-    python3 benches/peers/run.py [--threads 2] [--rounds 3] [--data records.jsonl --tokenizer FOLDER]
+    python3 benches/peers/run.py [--threads 2] [--rounds 3] [--only CASE] [--data records.jsonl --tokenizer FOLDER]
 
 Makes a virtual environment beside itself (.venv), installs PyTorch and transformers there by name, builds `cargo bench --bench step`, and
 prints a table. With --data and --tokenizer (a folder with tokenizer.json) it also compares ragged batches of 16 records: PyTorch pads
@@ -37,6 +37,7 @@ def main():
     if args.data:
         lengths.write_text(json.dumps(record_lengths(args.data, args.tokenizer, args.batches)))
         cases.append((f"gpt2, {args.batches} ragged batches of 16", "ragged"))
+    cases = [case for case in cases if args.only in (None, case[1])]
     torch_steps = {name: torch_step(name, lengths, args.threads) for _, name in cases}
     print(f"{'forward + backward':32} {'PyTorch [s]':>14} {'ferret [s]':>14} {'ratio':>7}   medians of {args.rounds} rounds, turn by turn")
     for title, name in cases:
@@ -55,6 +56,7 @@ def parse():
     parser.add_argument("--batches", type=int, default=4, help="ragged batches")
     parser.add_argument("--data", help="records as JSON lines")
     parser.add_argument("--tokenizer", help="folder with tokenizer.json")
+    parser.add_argument("--only", choices=["gpt2-128", "gpt2-256", "small", "ragged"], help="one case")
     args = parser.parse_args()
     if bool(args.data) != bool(args.tokenizer):
         parser.error("--data and --tokenizer go together")
