@@ -199,6 +199,13 @@ fn killed_and_stopped_runs_resume_to_the_same_bits_and_the_key_goes_last() {
     child.wait().unwrap();
     assert_eq!(mode(&key), 0o600);
 
+    // Nobody goes on from steps of which it is not known how they were made.
+    let (begun, away) = (out.join("state/run.json"), dir.path().join("away.json"));
+    std::fs::rename(&begun, &away).unwrap();
+    let lost = train(&data, &out, "dpsgd", &format!("{more} --resume"));
+    assert!(String::from_utf8_lossy(&lost.stderr).contains("not whole"), "{}", String::from_utf8_lossy(&lost.stderr));
+    std::fs::rename(&away, &begun).unwrap();
+
     // Other arguments or records would be another run.
     let other = train(&data, &out, "dpsgd", &format!("{} --resume", more.replace("--batch 12", "--batch 8")));
     assert!(String::from_utf8_lossy(&other.stderr).contains("batch 12"), "{}", String::from_utf8_lossy(&other.stderr));

@@ -71,6 +71,9 @@ pub unsafe fn sgemm(
     onto: Onto<f32>,
     (c, stride): (*mut f32, isize),
 ) {
+    if m == 0 {
+        return;
+    }
     if m <= FEW_ROWS && b.1 == 1 {
         // SAFETY: the caller's promise.
         return unsafe {

@@ -9,7 +9,7 @@ use crate::cli::interrupt;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::dense::{Claims, Method, Privacy, RECORD, Record, Run, Settings, State, Trainer};
-use crate::method::ferret::{Engine, MaskKind, Payload, Route};
+use crate::method::ferret::{Engine, MaskKind, Payload, Route, transcript};
 use crate::method::folder::Folder;
 use crate::method::{Opening, Sensitive};
 use crate::model::checkpoint::{self, Dtype};
@@ -194,8 +194,8 @@ fn resume(args: &Args, begun: &Begun<Settings>) -> Result<(Folder, Secret, bool)
     let path = folder.state(BEGUN);
     if path.exists() {
         begun.check(&path)?;
-    } else if folder.state(super::ferret::BEGUN).exists() {
-        return Err(Error::file(args.out.as_path(), "the unfinished run there is of another method"));
+    } else if [SAVED, super::ferret::BEGUN, transcript::FILE].iter().any(|file| folder.state(file).exists()) {
+        return Err(Error::file(args.out.as_path(), "the unfinished run there is of another method, or not whole"));
     } else {
         begun.write(&path)?;
     }
@@ -269,6 +269,10 @@ impl Job for Work<'_> {
         }
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
+        // Whoever resumes after a kill from here on must know how much was released.
+        if unsaved > 0 {
+            trainer.save(&saved)?;
+        }
         let after = args.evaluate(trainer.decoder(), &held_out)?;
         let bits_per_update = settings.method.bits_per_update(&trainer.decoder().layout);
         let weights = trainer.finish()?;

@@ -188,7 +188,9 @@ fn resume(args: &Args, begun: &Begun<Settings>) -> Result<(Folder, Secret, Optio
     if so_far.base_sha256 != begun.base_sha256 || so_far.settings != begun.settings {
         return Err(Error::file(saved, "is not of the run that it lies beside"));
     }
-    folder.rewind_log(so_far.steps_run.into())?;
+    // True gradients are in no transcript: such a run begins again.
+    let again = begun.settings.payload == Payload::TrueGradient;
+    folder.rewind_log(if again { 0 } else { so_far.steps_run.into() })?;
     Ok((folder, secret, Some(so_far.releases)))
 }
 
@@ -261,6 +263,10 @@ impl Job for Work<'_> {
         }
         bar.finish_and_clear();
         let seconds = begun.elapsed().as_secs_f64();
+        // Whoever resumes after a kill from here on must know how much was released.
+        if settings.payload == Payload::Sign {
+            save_state(&folder, &trainer)?;
+        }
         let (weights, transcript) = trainer.finish(steps_run)?;
         let after = match &held_out {
             Some(_) => args.evaluate(&Decoder::new(Cpu::<f32>::new(), weights.clone())?, &held_out)?,

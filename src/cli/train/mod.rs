@@ -123,7 +123,7 @@ pub struct Args {
     /// Print one JSON object at the end
     #[arg(long, help_heading = "Running")]
     json: bool,
-    /// No progress, no notes
+    /// No progress, and no notes on the run (those on the model and the records stay)
     #[arg(long, help_heading = "Running")]
     quiet: bool,
     #[command(flatten, next_help_heading = "Running")]
@@ -376,16 +376,18 @@ impl Args {
         at_base: bool,
         held_out: &Option<Dataset>,
     ) -> Result<Option<Value>> {
-        let path = folder.state("eval-before.json");
+        let (path, Some(Dataset { examples, .. })) = (folder.state("eval-before.json"), held_out) else {
+            return Ok(None);
+        };
+        let of = records_sha256(examples);
         if !at_base {
             let kept = path.exists().then(|| fsio::read_text(&path)).transpose()?;
-            return Ok(kept.and_then(|text| serde_json::from_str(&text).ok()));
+            let mut kept: Value = kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+            return Ok((kept["of"] == of.as_str()).then(|| kept["found"].take()));
         }
-        let before = self.evaluate(decoder, held_out)?;
-        if let Some(before) = &before {
-            fsio::write(&path, before.to_string().as_bytes())?;
-        }
-        Ok(before)
+        let found = self.evaluate(decoder, held_out)?;
+        fsio::write_private(&path, json!({"of": of, "found": found}).to_string().as_bytes())?;
+        Ok(found)
     }
 
     fn note(&self, text: &str) {

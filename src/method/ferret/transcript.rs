@@ -135,7 +135,9 @@ impl Transcript {
                 let clip = self.settings.clip;
                 if let Some(x) = scalars.iter().find(|&&x| !(x.is_finite() && on_grid(f64::from(x) / clip, clip) == x))
                 {
-                    return refuse(format!("the scalar {x} was released, expected a finite multiple of C / {GRID}"));
+                    return refuse(format!(
+                        "the scalar {x} was released, expected a finite multiple of C / {GRID}, as this program releases them"
+                    ));
                 }
             }
             (Releases::Bits(_), _) => return refuse("bits were released where settings say scalars".into()),
