@@ -10,14 +10,11 @@ use ferret::backend::{Backend, Cpu};
 use ferret::data::Example;
 use ferret::grad::{GroupDirection, GroupDot, Sum};
 use ferret::method::Sensitive;
-use ferret::method::ferret::{
-    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Replayer, Route, Run, Settings, Trainer,
-};
+use ferret::method::ferret::{Cuts, Releases, Replayer, Run, Settings, Trainer};
 use ferret::method::groups::{self, Groups};
 use ferret::model::layout::Place;
 use ferret::model::{Batch, Config, Decoder, Layout, ParamId, Reduction, Weights};
 use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
-use ferret::privacy::statement::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret};
 use std::time::Instant;
 
@@ -42,32 +39,8 @@ fn main() {
 fn settings(layout: &Layout, records: u64, epsilon: f64, batch: u64, epochs: u32) -> Settings {
     let groups = Groups::new(layout, groups::Grouping::Bucket(1)).expect("groups");
     let steps = epochs * records.div_ceil(batch) as u32;
-    let sampling_rate = batch as f64 / records as f64;
-    Settings {
-        method: "ferret-max".into(),
-        p: Settings::fire_probability(epsilon, groups.len() as u64, steps.into(), sampling_rate),
-        groups: Cuts::of(&groups.members).expect("consecutive"),
-        epsilon,
-        records,
-        batch,
-        epochs,
-        steps,
-        sampling_rate,
-        mask: MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: Release::Bit,
-        payload: Payload::Sign,
-        clip: 1.0,
-        route: Route::Adamw,
-        silent: Silent::Zero,
-        learning_rate: 2e-4,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
-        sampler: Sampler::Poisson,
-        batch_per: BatchPer::Step,
-        engine: Engine::Backward,
-        seed: 1,
-    }
+    let paper = Settings::paper("ferret-max", Cuts::of(&groups.members).expect("consecutive"));
+    Settings { epsilon, records, batch, epochs, steps, seed: 1, ..paper }.planned()
 }
 
 /// One non-private step: gradient of the mean, and AdamW.

@@ -12,15 +12,11 @@ use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::measure::shadow::{Changes, Known, Method, Task, train_shadow};
 use ferret::measure::{Cache, gradient_norms, leakage, threshold_attacks, token_stats};
-use ferret::method::ferret::{
-    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Route, Run, Settings, Trainer, Transcript,
-};
+use ferret::method::ferret::{BatchPer, Cuts, Route, Run, Settings, Trainer, Transcript};
 use ferret::method::{Opening, Samples, Sensitive};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, init};
-use ferret::optim::{Schedule, Silent};
-use ferret::privacy::statement::Sampler;
-use ferret::rng::{Direction, DirectionStream, Secret, coin};
+use ferret::rng::{DirectionStream, Secret, coin};
 use io_support::{assert_refused, byte_tokenizer, ferret, stderr};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -134,33 +130,19 @@ fn a_model_that_memorised_raises_the_alarm_and_an_untouched_one_does_not() {
 fn ferret_settings(weights: &Weights) -> Settings {
     let ids: Vec<ParamId> = weights.layout.ids().collect();
     let groups: Vec<Vec<ParamId>> = ids.chunks(4).map(<[ParamId]>::to_vec).collect();
-    let mut s = Settings {
-        method: "ferret".into(),
-        groups: Cuts::of(&groups).unwrap(),
+    Settings {
         epsilon: 2.0,
         records: 30,
         batch: 6,
         epochs: 3,
         steps: 15,
-        sampling_rate: 0.2,
-        p: 0.0,
-        mask: MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: Release::Bit,
-        payload: Payload::Sign,
-        clip: 1.0,
         route: Route::Direct,
-        silent: Silent::Zero,
         learning_rate: 0.3,
-        schedule: Schedule::Constant,
         weight_decay: 0.0,
-        sampler: Sampler::Poisson,
-        batch_per: BatchPer::Step,
-        engine: Engine::Backward,
         seed: 5,
-    };
-    s.p = Settings::fire_probability(s.epsilon, s.groups.len() as u64, s.steps.into(), s.sampling_rate);
-    s
+        ..Settings::paper("ferret", Cuts::of(&groups).unwrap())
+    }
+    .planned()
 }
 
 /// A run, and how often a drawn record was decisive, by whole gradients.

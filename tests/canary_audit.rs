@@ -10,16 +10,14 @@ use ferret::data::Example;
 use ferret::eval;
 use ferret::method::Sensitive;
 use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy};
-use ferret::method::ferret::{
-    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Route, Run, Settings, Trainer,
-};
+use ferret::method::ferret::{BatchPer, Cuts, Payload, Release, Releases, Route, Run, Settings, Trainer};
 use ferret::method::groups::{self, Groups};
 use ferret::model::{Decoder, Weights, checkpoint, init};
-use ferret::optim::{Schedule, Silent};
+use ferret::optim::Schedule;
 use ferret::privacy::event::Fires;
 use ferret::privacy::statement::Sampler;
 use ferret::privacy::{Accountant, Event, Pld, calibrate};
-use ferret::rng::{Direction, Secret};
+use ferret::rng::Secret;
 
 const CANARIES: usize = 256;
 const DELTA: f64 = 1e-5;
@@ -57,32 +55,21 @@ impl World {
     /// Every group at every step: the largest release there is for these steps.
     fn settings(&self, grouping: groups::Grouping, batch: u64, steps: u32, release: Release) -> Settings {
         let records = self.members().len() as u64;
-        let batch = batch.min(records);
+        let groups = Cuts::of(&Groups::new(&self.base.layout, grouping).unwrap().members).unwrap();
         Settings {
-            method: "ferret".into(),
-            groups: Cuts::of(&Groups::new(&self.base.layout, grouping).unwrap().members).unwrap(),
             epsilon: 1e6,
             records,
-            batch,
-            epochs: 1,
+            batch: batch.min(records),
             steps,
-            sampling_rate: batch as f64 / records as f64,
-            p: 1.0,
-            mask: MaskKind::Bernoulli,
-            direction: Direction::Sphere,
             release,
-            payload: Payload::Sign,
-            clip: 1.0,
             route: Route::Direct,
-            silent: Silent::Zero,
             learning_rate: 0.02,
-            schedule: Schedule::Constant,
             weight_decay: 0.0,
-            sampler: Sampler::Poisson,
             batch_per: BatchPer::Bit,
-            engine: Engine::Backward,
             seed: 7,
+            ..Settings::paper("ferret", groups)
         }
+        .planned()
     }
 
     /// The weights a FERRET run ends at.

@@ -13,7 +13,7 @@ use ferret::method::ferret::{
 };
 use ferret::method::{Opening, Samples, Sensitive};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
-use ferret::optim::{Schedule, Silent};
+use ferret::optim::Silent;
 use ferret::privacy::statement::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret, coin};
 
@@ -35,35 +35,18 @@ fn groups(weights: &Weights, size: usize) -> Vec<Vec<ParamId>> {
 }
 
 fn settings(weights: &Weights, size: usize, f: impl FnOnce(&mut Settings)) -> Settings {
-    let groups = Cuts::of(&groups(weights, size)).unwrap();
     let mut s = Settings {
-        method: "ferret-test".into(),
         epsilon: 2.0,
         records: 40,
         batch: 8,
         epochs: 4,
         steps: 20,
-        sampling_rate: 0.2,
-        p: 0.0,
-        mask: MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: Release::Bit,
-        payload: Payload::Sign,
-        clip: 1.0,
-        route: Route::Adamw,
-        silent: Silent::Zero,
         learning_rate: 2e-2,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
-        sampler: Sampler::Poisson,
-        batch_per: BatchPer::Step,
-        engine: Engine::Backward,
         seed: 5,
-        groups,
+        ..Settings::paper("ferret-test", Cuts::of(&groups(weights, size)).unwrap())
     };
     f(&mut s);
-    s.p = Settings::fire_probability(s.epsilon, s.groups.len() as u64, s.steps.into(), s.sampling_rate);
-    s
+    s.planned()
 }
 
 fn trainer<'a>(

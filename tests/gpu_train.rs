@@ -11,9 +11,7 @@ use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
 use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy, State, Variant};
-use ferret::method::ferret::{
-    self as fe, BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Replayer, Route, Transcript,
-};
+use ferret::method::ferret::{self as fe, Cuts, Engine, Payload, Releases, Replayer, Route, Transcript};
 use ferret::method::{Opening, Samples, Sensitive};
 use ferret::model::generate::{Sampling, generate};
 use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
@@ -64,34 +62,20 @@ fn bits(w: &Weights) -> Vec<u32> {
 
 fn ferret_settings(base: &Weights, f: impl FnOnce(&mut fe::Settings)) -> fe::Settings {
     let ids: Vec<ParamId> = base.layout.ids().collect();
+    let each = ids.chunks(1).map(<[_]>::to_vec).collect::<Vec<_>>();
     let mut s = fe::Settings {
-        method: "ferret-test".into(),
-        groups: Cuts::of(&ids.chunks(1).map(<[_]>::to_vec).collect::<Vec<_>>()).unwrap(),
         epsilon: 3.0,
         records: N as u64,
         batch: 6,
         epochs: 4,
         steps: 16,
-        sampling_rate: 0.25,
-        p: 0.0,
-        mask: MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: Release::Bit,
-        payload: Payload::Sign,
-        clip: 1.0,
-        route: Route::Adamw,
-        silent: Silent::Zero,
         learning_rate: 5e-3,
-        schedule: Schedule::Constant,
         weight_decay: 1e-2,
-        sampler: Sampler::Poisson,
-        batch_per: BatchPer::Step,
-        engine: Engine::Backward,
         seed: 5,
+        ..fe::Settings::paper("ferret-test", Cuts::of(&each).unwrap())
     };
     f(&mut s);
-    s.p = fe::Settings::fire_probability(s.epsilon, s.groups.len() as u64, s.steps.into(), s.sampling_rate);
-    s
+    s.planned()
 }
 
 fn ferret_trainer<'a, B: Backend>(

@@ -3,13 +3,11 @@
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::transcript::on_grid;
 use ferret::method::ferret::{
-    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Released, Releases, Replayer, Route, Settings, Transcript,
-    replay,
+    Cuts, MaskKind, Release, Released, Releases, Replayer, Route, Settings, Transcript, replay,
 };
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::{Activation, Config, ParamId, Weights};
 use ferret::optim::{Schedule, Silent};
-use ferret::privacy::statement::Sampler;
 use ferret::rng::{Direction, DirectionStream, coin};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -44,35 +42,18 @@ fn base() -> Weights {
 fn settings() -> Settings {
     let ids: Vec<ParamId> = base().layout.ids().collect();
     let members: Vec<Vec<ParamId>> = ids.chunks(2).map(<[_]>::to_vec).collect();
-    let groups = Cuts::of(&members).unwrap();
-    let (records, batch, steps, epsilon) = (1000, 10, 80, 0.8);
-    let s = batch as f64 / records as f64;
-    let p = Settings::fire_probability(epsilon, groups.len() as u64, u64::from(steps), s);
     Settings {
-        method: "ferret-half".into(),
-        groups,
-        epsilon,
-        records,
-        batch,
-        epochs: 1,
-        steps,
-        sampling_rate: s,
-        p,
-        mask: MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: Release::Bit,
-        payload: Payload::Sign,
+        epsilon: 0.8,
+        records: 1000,
+        batch: 10,
+        steps: 80,
         clip: 1.5,
-        route: Route::Adamw,
-        silent: Silent::Zero,
         learning_rate: 2e-3,
-        schedule: Schedule::Constant,
         weight_decay: 1e-2,
-        sampler: Sampler::Poisson,
-        batch_per: BatchPer::Step,
-        engine: Engine::Backward,
         seed: 12_345,
+        ..Settings::paper("ferret-half", Cuts::of(&members).unwrap())
     }
+    .planned()
 }
 
 /// Bits that no data made: the coin of another seed.

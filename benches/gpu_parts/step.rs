@@ -7,9 +7,9 @@ use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy};
 use ferret::method::ferret as fe;
 use ferret::method::{Sensitive, groups};
 use ferret::model::checkpoint;
-use ferret::optim::{Schedule, Silent};
+use ferret::optim::Schedule;
 use ferret::privacy::statement::Sampler;
-use ferret::rng::{Direction, Secret};
+use ferret::rng::Secret;
 
 const RECORDS: usize = 64;
 const BATCH: u64 = 4;
@@ -58,33 +58,18 @@ fn measure(mut step: impl FnMut()) -> f64 {
 fn ferret<B: Backend>(b: B, epsilon: f64, finish: impl Fn() -> ferret::Result<()>) -> f64 {
     let base = weights(small());
     let members = groups::Groups::new(&base.layout, groups::Grouping::Bucket(1)).unwrap().members;
-    let sampling_rate = BATCH as f64 / RECORDS as f64;
-    let (steps, count) = (2000, members.len() as u64);
     let settings = fe::Settings {
-        method: "ferret-max".into(),
-        groups: fe::Cuts::of(&members).unwrap(),
         epsilon,
         records: RECORDS as u64,
         batch: BATCH,
         epochs: 125,
-        steps,
-        sampling_rate,
-        p: fe::Settings::fire_probability(epsilon, count, steps.into(), sampling_rate),
-        mask: fe::MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: fe::Release::Bit,
-        payload: fe::Payload::Sign,
-        clip: 1.0,
-        route: fe::Route::Adamw,
-        silent: Silent::Zero,
+        steps: 2000,
         learning_rate: 1e-4,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
         sampler: Sampler::Uniform,
-        batch_per: fe::BatchPer::Step,
-        engine: fe::Engine::Backward,
         seed: 1,
-    };
+        ..fe::Settings::paper("ferret-max", fe::Cuts::of(&members).unwrap())
+    }
+    .planned();
     let (secret, records) = (Secret::insecure(1), records());
     let run = fe::Run {
         base_sha256: checkpoint::tensors_sha256(&base),

@@ -60,6 +60,12 @@ pub fn steps(records: u64, batch: u64, epochs: u64) -> Result<u64> {
     records.div_ceil(batch).checked_mul(epochs).ok_or_else(|| Error::usage("more steps than 64 bits can count"))
 }
 
+/// [`steps`] of a run that is to be made.
+pub fn run_steps(records: u64, batch: u64, epochs: u32) -> Result<u32> {
+    let steps = steps(records, batch, epochs.into())?;
+    u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))
+}
+
 /// Nats charged to any one record for `bits` released bits on batches of rate `sampling_rate`.
 pub fn charge(sampling_rate: f64, bits: u64) -> f64 {
     sampling_rate * bits as f64 * LN_2

@@ -1,7 +1,7 @@
 //! From a few choices to a method's full settings, the same way for the main job and for studies.
 
 use super::arm::MICRO_BATCH;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::method::dense;
 use crate::method::ferret::{self, BatchPer, Cuts, Release, Route};
 use crate::method::groups::{Grouping, Groups};
@@ -33,8 +33,7 @@ pub struct Common {
 impl Common {
     /// Steps of the run.
     pub fn steps(&self) -> Result<u32> {
-        let steps = mi::steps(self.records, self.batch, self.epochs.into())?;
-        u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))
+        mi::run_steps(self.records, self.batch, self.epochs)
     }
 
     fn sampling_rate(&self) -> f64 {
@@ -44,21 +43,18 @@ impl Common {
 
 /// FERRET as the paper has it: bits through AdamW, idle steps with a zero gradient, directions on the sphere.
 pub fn ferret(layout: &Layout, c: &Common, grouping: Grouping, nats: f64) -> Result<ferret::Settings> {
-    let groups = Groups::new(layout, grouping)?;
-    let (steps, sampling_rate) = (c.steps()?, c.sampling_rate());
-    Ok(ferret::Settings {
+    let settings = ferret::Settings {
         epsilon: nats,
         records: c.records,
         batch: c.batch,
         epochs: c.epochs,
-        steps,
-        sampling_rate,
-        p: ferret::Settings::fire_probability(nats, groups.len() as u64, steps.into(), sampling_rate),
+        steps: c.steps()?,
         learning_rate: c.learning_rate,
         schedule: c.schedule,
         seed: c.seed,
-        ..ferret::Settings::paper("ferret", Cuts::of(&groups.members)?)
-    })
+        ..ferret::Settings::paper("ferret", Cuts::of(&Groups::new(layout, grouping)?.members)?)
+    };
+    Ok(settings.planned())
 }
 
 /// A method that updates everything at every step, for `steps` steps.

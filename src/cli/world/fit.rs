@@ -4,6 +4,7 @@ use crate::backend::{Backend, Cpu};
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::Sum;
+use crate::method::MOST_STEPS;
 use crate::method::held::Held;
 use crate::model::{ParamId, Reduction, Weights};
 use crate::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
@@ -27,14 +28,11 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// The most steps of a run, as for every method of `ferret train`.
-const MOST_STEPS: u64 = 100_000_000;
-
 impl Settings {
     /// Steps that a run over `examples` examples takes.
     pub fn steps(&self, examples: usize) -> Result<u32> {
         let steps = (examples.div_ceil(self.batch) as u64).checked_mul(self.epochs.into());
-        steps.filter(|&steps| steps <= MOST_STEPS).map(|steps| steps as u32).ok_or_else(|| {
+        steps.filter(|&steps| steps <= MOST_STEPS.into()).map(|steps| steps as u32).ok_or_else(|| {
             let (epochs, batch) = (self.epochs, self.batch);
             Error::usage(format!(
                 "{epochs} passes over {examples} records in batches of {batch} are more than {MOST_STEPS} steps: give fewer passes"

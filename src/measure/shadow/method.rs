@@ -143,12 +143,11 @@ impl Method {
             Self::Dense(s) => (&mut s.records, &mut s.batch, s.epochs, &mut s.steps, &mut s.sampling_rate),
         };
         (*records, *batch) = (n, (*batch).min(n));
-        let count = mi::steps(n, *batch, epochs.into())?;
-        *steps = u32::try_from(count).map_err(|_| Error::usage(format!("{count} steps are too many")))?;
+        *steps = mi::run_steps(n, *batch, epochs)?;
         *rate = *batch as f64 / n as f64;
         match &mut method {
             Self::Ferret(s) => {
-                s.p = Settings::fire_probability(s.epsilon, s.groups.len() as u64, count, s.sampling_rate);
+                s.p = Settings::fire_probability(s.epsilon, s.groups.len() as u64, s.steps.into(), s.sampling_rate);
                 s.check()?;
             }
             Self::Dense(s) => s.check()?,

@@ -3,6 +3,7 @@
 use super::compress;
 use crate::error::{Error, Result};
 use crate::grad::{ClipFunction, Clipping, Style};
+use crate::method::MOST_STEPS;
 use crate::method::ferret::Route;
 use crate::method::groups::{Grouping, Groups};
 use crate::model::layout::Place;
@@ -166,9 +167,6 @@ impl Record {
         Ok(found)
     }
 }
-
-/// Far above any run, far below what would fill the memory.
-const MOST_STEPS: u32 = 100_000_000;
 
 impl Method {
     /// How the method is called on the command line and in statements.

@@ -3,6 +3,7 @@
 use super::Cuts;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::method::MOST_STEPS;
 use crate::optim::{Hyper, Schedule, Silent, Updates};
 use crate::privacy::statement::Sampler;
 use crate::rng::{Direction, Mask, plan_fires};
@@ -155,8 +156,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// Far above any run, far below what would fill the memory.
-const MOST_STEPS: u32 = 100_000_000;
+/// Steps times groups, far above any run too.
 const MOST_SLOTS: u64 = 100_000_000_000;
 
 impl Settings {
@@ -188,6 +188,13 @@ impl Settings {
             engine: Engine::Backward,
             seed: 0,
         }
+    }
+
+    /// With the sampling rate and the firing probability that sizes and budget make.
+    pub fn planned(mut self) -> Self {
+        self.sampling_rate = self.batch as f64 / self.records as f64;
+        self.p = Self::fire_probability(self.epsilon, self.groups.len() as u64, self.steps.into(), self.sampling_rate);
+        self
     }
 
     /// `min(1, epsilon / (G T s ln 2))`: the probability that spends `epsilon` in expectation.
@@ -281,31 +288,8 @@ impl Settings {
 
 #[cfg(test)]
 pub(super) fn example() -> Settings {
-    Settings {
-        method: "ferret-max".into(),
-        groups: Cuts::try_from("16x1".to_owned()).unwrap(),
-        epsilon: 0.5,
-        records: 1000,
-        batch: 50,
-        epochs: 3,
-        steps: 60,
-        sampling_rate: 0.05,
-        p: Settings::fire_probability(0.5, 16, 60, 0.05),
-        mask: MaskKind::Bernoulli,
-        direction: Direction::Sphere,
-        release: Release::Bit,
-        payload: Payload::Sign,
-        clip: 1.0,
-        route: Route::Adamw,
-        silent: Silent::Zero,
-        learning_rate: 2e-4,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
-        sampler: Sampler::Poisson,
-        batch_per: BatchPer::Step,
-        engine: Engine::Backward,
-        seed: 1,
-    }
+    let groups = Cuts::try_from("16x1".to_owned()).unwrap();
+    Settings { records: 1000, epochs: 3, steps: 60, seed: 1, ..Settings::paper("ferret-max", groups) }.planned()
 }
 
 #[cfg(test)]
