@@ -101,6 +101,11 @@ fn every_method_audits_its_own_run() {
     // A finished run is audited as what it was, or not at all.
     let other = train(dir, "signsgd", "run", &format!("{ask} --resume"));
     assert!(!other.status.success() && stderr(&other).contains("--method nonprivate"), "{}", stderr(&other));
+    let records = std::fs::read_to_string(dir.join("in.jsonl")).unwrap();
+    std::fs::write(dir.join("in.jsonl"), records.split_once('\n').unwrap().1).unwrap();
+    let fewer = train(dir, "nonprivate", "run", &format!("{ask} --resume"));
+    assert!(!fewer.status.success() && stderr(&fewer).contains("had 40 records"), "{}", stderr(&fewer));
+    std::fs::write(dir.join("in.jsonl"), records).unwrap();
     json_of(train(dir, "nonprivate", "plain", "--batch 8 --json"));
     assert!(!dir.join("plain/audit").exists());
     assert!(!std::fs::read_to_string(dir.join("plain/PRIVACY.md")).unwrap().contains("audit"));

@@ -74,7 +74,7 @@ impl Cache {
 }
 
 /// SHA-256 of examples, in lower-case hexadecimal.
-pub(super) fn examples_sha256(examples: &[Example]) -> String {
+pub fn examples_sha256(examples: &[Example]) -> String {
     let mut hash = Sha256::new();
     add_examples(&mut hash, examples);
     hex(hash)

@@ -74,13 +74,17 @@ impl OwnArgs {
         let Some(tuned) = run.tuned.to_str() else {
             return Err(Error::file(run.tuned, "the audit needs a folder whose name is UTF-8"));
         };
-        declare(run.tuned)?;
-        let out = run.tuned.join(FOLDER);
-        make_private(&out)?;
         let mut pair = pair::open(run.base, tuned)?;
         let found = Found::of(&pair)?;
         let (inside, m) = self.choose(&mut pair, &run.data.data, run.data, 1)?;
         let (outside, n) = self.choose(&mut pair, nonmembers, run.data, 2)?;
+        if let Some(statement) = found.statement.as_ref().filter(|s| s.records != m) {
+            let told = format!("the run there had {} records, and --data has {m}", statement.records);
+            return Err(Error::file(run.tuned, format!("{told}: give the records it was trained on")));
+        }
+        declare(run.tuned)?;
+        let out = run.tuned.join(FOLDER);
+        make_private(&out)?;
         let case = Case {
             names: [run.base, tuned],
             pair,

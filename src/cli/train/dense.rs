@@ -120,8 +120,7 @@ fn settings(args: &Args, layout: &Layout, records: u64) -> Result<Settings> {
     if args.batch == 0 || args.batch > records {
         return Err(Error::usage(format!("--batch {} of {records} records: give 1 to all of them", args.batch)));
     }
-    let steps = mi::steps(records, args.batch, args.epochs.into())?;
-    let steps = u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))?;
+    let steps = mi::run_steps(records, args.batch, args.epochs)?;
     let sampling_rate = args.batch as f64 / records as f64;
     let d = &args.dense;
     let privacy = || -> Result<Privacy> {
@@ -235,7 +234,8 @@ impl Job for Work<'_> {
             Trainer::new(backend, Run { weights, settings: settings.clone(), state, secret: &secret, records })?;
         trainer.recompute(args.recompute);
         let before = args.evaluate_before(&folder, trainer.decoder(), trainer.next_step() == 0, &held_out)?;
-        let steps_run = args.steps_run(settings.steps, trainer.next_step())?;
+        let steps_run = args.steps_run(settings.steps);
+        args.check_done(steps_run, trainer.next_step())?;
         let bar = progress(steps_run.into(), "steps", args.quiet);
         bar.set_position(trainer.next_step().into());
         let begun = Instant::now();

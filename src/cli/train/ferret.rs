@@ -43,8 +43,8 @@ pub(super) fn run(args: &Args) -> Result<()> {
     let start = args.start()?;
     let settings = settings(args, &start)?;
     let begun = Begun::new(&settings, &start, args.quiet);
-    let fires = settings.fires(args.max_steps.unwrap_or(settings.steps));
-    let steps_run = args.max_steps.unwrap_or(settings.steps).min(settings.steps);
+    let steps_run = args.steps_run(settings.steps);
+    let fires = settings.fires(steps_run);
     // What will have been spent is known now: what cannot be accounted for is refused before anything starts.
     let statement = |logged: bool| {
         let _shown = working("accounting", args.quiet);
@@ -94,8 +94,7 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
     if args.batch == 0 || args.batch > records {
         return Err(Error::usage(format!("--batch {} of {records} records: give 1 to all of them", args.batch)));
     }
-    let steps = mi::steps(records, args.batch, args.epochs.into())?;
-    let steps = u32::try_from(steps).map_err(|_| Error::usage(format!("{steps} steps are too many")))?;
+    let steps = mi::run_steps(records, args.batch, args.epochs)?;
     let sampling_rate = args.batch as f64 / records as f64;
     let direct = args.route == Route::Direct;
     let noisy = args.ferret.release != ReleaseKind::Bit;
@@ -139,7 +138,7 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
 
 fn release(args: &Args, settings: &Settings) -> Result<Release> {
     let f = &args.ferret;
-    let fires = settings.shared(&settings.fires(args.max_steps.unwrap_or(settings.steps)));
+    let fires = settings.shared(&settings.fires(args.steps_run(settings.steps)));
     let calibrated =
         |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match args.dp_epsilon {
             Some(eps) if fires.is_empty() => {
@@ -189,8 +188,9 @@ fn resume(args: &Args, begun: &Begun<Settings>) -> Result<(Folder, Secret, Optio
         return Err(Error::file(saved, "is not of the run that it lies beside"));
     }
     // True gradients are in no transcript: such a run begins again.
-    let again = begun.settings.payload == Payload::TrueGradient;
-    folder.rewind_log(if again { 0 } else { so_far.steps_run.into() })?;
+    let done = if begun.settings.payload == Payload::TrueGradient { 0 } else { so_far.steps_run };
+    args.check_done(args.steps_run(begun.settings.steps), done)?;
+    folder.rewind_log(done.into())?;
     Ok((folder, secret, Some(so_far.releases)))
 }
 
@@ -229,7 +229,7 @@ impl Job for Work<'_> {
         let mut trainer = Trainer::new(backend, run)?;
         trainer.recompute(args.recompute);
         let before = args.evaluate_before(&folder, trainer.decoder(), trainer.progress().0 == 0, &held_out)?;
-        let steps_run = args.steps_run(settings.steps, trainer.so_far().steps_run)?;
+        let steps_run = args.steps_run(settings.steps);
         let bar = progress(steps_run.into(), "steps", args.quiet);
         let begun = Instant::now();
         let mut unsaved = 0;

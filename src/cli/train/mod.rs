@@ -5,9 +5,10 @@ mod ferret;
 
 use super::audit::{OwnArgs, OwnRun};
 use super::common::{Compute, DataArg, ModelArg, open_records, progress, working};
-use crate::data::{Dataset, Example};
+use crate::data::Dataset;
 use crate::error::{Error, Result};
 use crate::eval;
+use crate::measure::examples_sha256;
 use crate::method::dense::{ClipRule, ClipStyle, Variant};
 use crate::method::ferret::{BatchPer, Engine, MaskKind, Payload, Route};
 use crate::method::folder::Folder;
@@ -20,7 +21,6 @@ use crate::{backend::Backend, fsio, model::Config, model::Decoder};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
 /// Fine-tune a model, privately or not, and state what the result gives away.
@@ -303,18 +303,12 @@ impl Args {
         Ok(Start { checkpoint, records, held_out: held_out.transpose()? })
     }
 
-    /// Refuse to audit the finished run in `dir` as if it were of other arguments.
+    /// Refuse to audit the finished run in `dir` as if it were of another method.
     fn is_of(&self, dir: &Path) -> Result<()> {
         let path = dir.join("privacy.json");
         let statement = Statement::from_json(&fsio::read_text(&path)?)?;
         if statement.method != self.method {
             return Err(Error::file(path, format!("the run there is of --method {}", statement.method)));
-        }
-        let (checkpoint, tokenizer) = self.model.open()?;
-        let records = self.data.open(&checkpoint, tokenizer.as_ref(), None)?.examples.len() as u64;
-        if statement.records != records {
-            let told = format!("the run there had {} records, and --data has {records}", statement.records);
-            return Err(Error::file(path, format!("{told}: give the records it was trained on")));
         }
         Ok(())
     }
@@ -326,16 +320,20 @@ impl Args {
         }
     }
 
-    /// Steps of the `planned` ones that this run makes. What an earlier part of it released cannot be taken back.
-    fn steps_run(&self, planned: u32, done: u32) -> Result<u32> {
-        let steps = self.max_steps.unwrap_or(planned).min(planned);
-        if done > steps {
+    /// Steps of the `planned` ones that this run makes.
+    fn steps_run(&self, planned: u32) -> u32 {
+        self.max_steps.unwrap_or(planned).min(planned)
+    }
+
+    /// Refuse to make fewer steps than an earlier part of the run has: what it released cannot be taken back.
+    fn check_done(&self, steps_run: u32, done: u32) -> Result<()> {
+        if done > steps_run {
             return Err(Error::usage(format!(
-                "--max-steps {steps}: {done} steps of the run to resume are over, and what they released cannot be taken back; give at \
+                "--max-steps {steps_run}: {done} steps of the run to resume are over, and what they released cannot be taken back; give at \
                  least {done}, or leave it out"
             )));
         }
-        Ok(steps)
+        Ok(())
     }
 
     fn circumstances(&self, start: &Start, logged: bool) -> Circumstances {
@@ -379,7 +377,7 @@ impl Args {
         let (path, Some(Dataset { examples, .. })) = (folder.state("eval-before.json"), held_out) else {
             return Ok(None);
         };
-        let of = records_sha256(examples);
+        let of = examples_sha256(examples);
         if !at_base {
             let kept = path.exists().then(|| fsio::read_text(&path)).transpose()?;
             let mut kept: Value = kept.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
@@ -412,7 +410,7 @@ impl<S: Serialize + DeserializeOwned + PartialEq + Clone> Begun<S> {
         Self {
             settings: settings.clone(),
             base_sha256: checkpoint::tensors_sha256(&start.checkpoint.weights),
-            records_sha256: records_sha256(&start.records.examples),
+            records_sha256: examples_sha256(&start.records.examples),
         }
     }
 
@@ -435,17 +433,6 @@ impl<S: Serialize + DeserializeOwned + PartialEq + Clone> Begun<S> {
         }
         Ok(())
     }
-}
-
-/// SHA-256 of all tokens and of which of them count.
-fn records_sha256(records: &[Example]) -> String {
-    let mut hash = Sha256::new();
-    for record in records {
-        hash.update((record.ids.len() as u64).to_le_bytes());
-        record.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
-        record.learn.iter().for_each(|&l| hash.update([u8::from(l)]));
-    }
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Its presence in the state says that a part of the run wrote private logs.
