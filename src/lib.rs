@@ -5,6 +5,7 @@
 //! | module | what lives there |
 //! |---|---|
 //! | [`error`], [`fsio`] | one error type, whose messages are sentences; files written whole or not at all |
+//! | [`isa`] | which vector instructions are used |
 //! | [`rng`] | public randomness (seeded, random access) and secret randomness (keyed by the system), kept apart |
 //! | [`kernel`] | the few hot loops: matrix products, vectorised exp, sums of fixed shape |
 //! | [`ops`] | one file an op: formula, forward, backward, jvp, test |
@@ -49,6 +50,7 @@ pub mod error;
 pub mod eval;
 pub mod fsio;
 pub mod grad;
+pub mod isa;
 pub mod kernel;
 pub mod measure;
 pub mod method;

@@ -83,11 +83,11 @@ impl Real for f32 {
         c: (*mut Self, isize, isize),
     ) {
         let (m, k, n) = size;
-        #[cfg(all(feature = "tiles", target_arch = "x86_64"))]
+        #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
         if m * k * n > 0 && super::tiles::supported() {
             use super::tiles::sgemm;
             if c.2 == 1 {
-                // SAFETY: the caller's promise, and the machine has AVX-512.
+                // SAFETY: the caller's promise, and the machine has what it takes.
                 return unsafe { sgemm(size, alpha, a, b, onto, (c.0, c.1)) };
             }
             if c.1 == 1 && !matches!(onto, Onto::Row(_)) {
@@ -101,12 +101,12 @@ impl Real for f32 {
         unsafe { matrixmultiply::sgemm(m, k, n, alpha, a.0, a.1, a.2, b.0, b.1, b.2, beta, c.0, c.1, c.2) }
     }
 
-    #[cfg(all(feature = "tiles", target_arch = "x86_64"))]
+    #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn pack_16(rows: ArrayView2<Self>, packed: &mut [Self]) -> bool {
         super::tiles::pack_16(rows, packed)
     }
 
-    #[cfg(all(feature = "tiles", target_arch = "x86_64"))]
+    #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
     fn tile_16(a: &[Self], b: &[Self], tile: &mut [Self]) -> bool {
         super::tiles::tile_16(a, b, tile)
     }

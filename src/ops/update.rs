@@ -1,6 +1,6 @@
 //! The inner loops of the update rules: AdamW, with and without a gradient, and `w -= scale g`.
 
-use crate::rng::widths::widths;
+use crate::isa::multiversion;
 
 /// Elements of a task.
 pub(crate) const BLOCK: usize = 1 << 14;
@@ -59,7 +59,7 @@ fn idle(w: f32, m: f32, v: f32, s: &Step, k: &Constants) -> (f32, f32, f32) {
     (w * s.decay - s.rate * (m / (v.sqrt() * s.correction + k.eps)), m, v)
 }
 
-widths! {
+multiversion! {
     /// One AdamW step with gradient `scale * g`: with `g` in place of it,
     ///
     /// `m = beta1 m + (1 - beta1) g`, `v = beta2 v + (1 - beta2) g^2`,
@@ -117,7 +117,7 @@ impl Bounds {
     }
 }
 
-widths! {
+multiversion! {
     /// As many AdamW steps without a gradient as there are `steps`, in one pass: bit-identical to [`adamw_step`] with zeros, step by
     /// step. Where the first moments of a piece have become too small to move its weights, root and division are left out.
     pub fn adamw_idle(w: &mut [f32], m: &mut [f32], v: &mut [f32], steps: &[Step], k: &Constants) {
@@ -157,7 +157,7 @@ widths! {
     }
 }
 
-widths! {
+multiversion! {
     /// [`adamw_idle`] for a tensor whose moments are all 0: only decay is left.
     pub fn decay(w: &mut [f32], steps: &[Step]) {
         for w in w.chunks_mut(HELD) {
@@ -174,7 +174,7 @@ widths! {
     }
 }
 
-widths! {
+multiversion! {
     /// `w -= scale * g`.
     pub fn subtract(w: &mut [f32], g: &[f32], scale: f32) {
         for (w, &g) in w.iter_mut().zip(g) {

@@ -134,7 +134,7 @@ impl DirectionStream {
     }
 }
 
-super::widths::widths! {
+crate::isa::multiversion! {
     /// `sums[i mod 16] += z[i]^2`, in order.
     fn add_squares(z: &[f32; BATCH], sums: &mut [f64; 16]) {
         let mut running = *sums;

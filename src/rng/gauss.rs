@@ -4,7 +4,7 @@
 //! The formula is evaluated in flat loops over short arrays, which LLVM vectorises.
 
 use super::math::{cos_sin_turn, ln};
-use super::widths::widths;
+use crate::isa::multiversion;
 
 /// Pairs of a batch of the inner loop: small enough for the first-level cache, long enough to fill vectors.
 pub(crate) const PAIRS: usize = 512;
@@ -35,7 +35,7 @@ fn box_muller(u: f32, angle: u32) -> (f32, f32) {
     (radius * c, radius * s)
 }
 
-widths! {
+multiversion! {
     /// Gaussians of whole ChaCha blocks, times `scale`: block k's words r_0..r_7, a_0..a_7 give elements `16 k + j`
     /// (cosine of pair j) and `16 k + 8 + j` (its sine), j < 8. `words` and `out` are equally long, a multiple of 16, at most 1024.
     pub(crate) fn from_blocks(words: &[u32], scale: f32, out: &mut [f32]) {
@@ -67,7 +67,7 @@ pub(crate) const NOISE_WORDS: usize = 2 * PAIRS;
 /// Noise values of a batch: two from four pairs.
 pub(crate) const NOISE: usize = PAIRS / 2;
 
-widths! {
+multiversion! {
     /// Noise values `sigma (z_1 + z_2 + z_3 + z_4) / 2` from 512 pairs with fine radii: 512 radius words, then 512 angles.
     /// Values j and 128 + j share pairs j, 128 + j, 256 + j, 384 + j: the first takes the cosines, the second the sines.
     pub(crate) fn noise(words: &[u32; NOISE_WORDS], sigma: f32, out: &mut [f32; NOISE]) {

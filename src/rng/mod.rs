@@ -17,7 +17,6 @@ pub mod mask;
 pub mod math;
 pub mod public;
 pub mod secret;
-pub(crate) mod widths;
 
 pub use direction::{Direction, DirectionStream};
 pub use mask::{Mask, coin, plan_fires};

@@ -1,0 +1,113 @@
+//! 8 lanes: AVX2 and FMA.
+
+use super::{KC, Lanes, Tile, compiled};
+use std::arch::x86_64::*;
+
+#[derive(Clone, Copy)]
+pub(super) struct Avx2;
+
+compiled!(Avx2, "avx2,fma", 1 2);
+
+const WIDTH: usize = 8;
+const _: () = assert!(KC.is_multiple_of(WIDTH));
+
+/// The first `lanes` lanes, as what masked loads and stores take.
+#[inline(always)]
+unsafe fn mask(lanes: usize) -> __m256i {
+    const MASKS: [i32; 2 * WIDTH] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+    // SAFETY: 8 of the 16 from 8 - lanes on.
+    unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(WIDTH - lanes.min(WIDTH)).cast()) }
+}
+
+// SAFETY: a register of AVX holds 8 numbers.
+unsafe impl Lanes for Avx2 {
+    const WIDTH: usize = WIDTH;
+    const NR: usize = 16;
+    const MC: usize = 252;
+    type Vector = __m256;
+    type Square = [__m256; WIDTH];
+
+    fn tile(rows: usize, vectors: usize) -> Tile {
+        TILES[rows - 1][vectors - 1]
+    }
+
+    #[inline(always)]
+    unsafe fn zero() -> __m256 {
+        // SAFETY: the caller has AVX2 and FMA; so below.
+        unsafe { _mm256_setzero_ps() }
+    }
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(src: *const f32) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_loadu_ps(src) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(src: *const f32, count: usize) -> __m256 {
+        // SAFETY: the mask keeps to what is there.
+        unsafe { if count >= WIDTH { _mm256_loadu_ps(src) } else { _mm256_maskload_ps(src, mask(count)) } }
+    }
+
+    #[inline(always)]
+    unsafe fn store(dst: *mut f32, x: __m256) {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_storeu_ps(dst, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(dst: *mut f32, count: usize, x: __m256) {
+        // SAFETY: the mask keeps to what is there.
+        unsafe { if count >= WIDTH { _mm256_storeu_ps(dst, x) } else { _mm256_maskstore_ps(dst, mask(count), x) } }
+    }
+
+    #[inline(always)]
+    unsafe fn fused(a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: the caller has FMA.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    unsafe fn zeros() -> Self::Square {
+        // SAFETY: the caller has AVX2.
+        [unsafe { _mm256_setzero_ps() }; WIDTH]
+    }
+
+    #[inline(always)]
+    unsafe fn transposed(x: Self::Square) -> Self::Square {
+        // SAFETY: the caller has AVX2.
+        unsafe {
+            // Squares of 2, then of 4, inside each half of a register ...
+            let (mut two, mut four, mut out) = (x, x, x);
+            for i in (0..WIDTH).step_by(2) {
+                two[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+                two[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+            }
+            let wide = |i: usize| _mm256_castps_pd(two[i]);
+            for i in (0..WIDTH).step_by(4) {
+                four[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(wide(i), wide(i + 2)));
+                four[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(wide(i), wide(i + 2)));
+                four[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(wide(i + 1), wide(i + 3)));
+                four[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(wide(i + 1), wide(i + 3)));
+            }
+            // ... then the halves: four[4 r + j] holds, in half q, column 4 q + j of rows 4 r .. 4 r + 4.
+            for j in 0..4 {
+                out[j] = _mm256_permute2f128_ps::<0x20>(four[j], four[4 + j]);
+                out[4 + j] = _mm256_permute2f128_ps::<0x31>(four[j], four[4 + j]);
+            }
+            out
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch(src: *const f32) {
+        // SAFETY: a hint, for any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(src.cast()) }
+    }
+}

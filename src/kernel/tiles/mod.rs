@@ -1,0 +1,612 @@
+//! The f32 product: the blocked algorithm of Goto and van de Geijn, one packing and one blocking, and a micro-kernel for each set of instructions.
+//!
+//! ```text
+//! for each 4096 columns of C            (packed B: 256 x 4096, streams through the last cache)
+//!   for each 256 of k                   pack B into panels of NR columns
+//!     for each MC rows of C             pack A by rows: stays in the second cache
+//!       for each panel of B             NR x 256: stays near the first cache
+//!         for each 6 rows of A          6 x NR accumulators in registers
+//! ```
+//!
+//! | | lanes | a tile | MC | multiply-adds a load |
+//! |---|---|---|---|---|
+//! | AVX-512 | 16 | 6 x 64: 24 accumulators of 32 registers | 516 | 24 for 10 |
+//! | AVX2 and FMA | 8 | 6 x 16: 12 of 16 | 252 | 12 for 8 |
+//! | NEON | 4 | 6 x 16: 24 of 32 | 252 | 24 for 10 |
+//!
+//! matrixmultiply's AVX-512 kernel reaches two fifths of a Xeon's peak, this one up to four fifths (`cargo bench --bench roofline`). In GFLOP/s on two
+//! threads of a Xeon at 2.8 GHz (registers alone: 330 to 350), medians of runs taken in turn:
+//!
+//! | m x k x n | matrixmultiply, columns split by rayon | tiles of 12 x 32 | 8 x 48 | 6 x 64 |
+//! |---|---|---|---|---|
+//! | 1024 x 1024 x 1024 | 147 | 230 | 267 | 279 |
+//! | 512 x 768 x 3072 | 150 | 237 | 254 | 264 |
+//! | 512 x 3072 x 768 | 145 | 260 | 267 | 282 |
+//! | 768 x 512 x 3072 | 142 | 226 | 246 | 259 |
+//!
+//! The `gemm` crate (0.19) lay between: 91 to 175 where matrixmultiply reached 102 to 148. matrixmultiply's own threading reached 100 to 141
+//! where columns split by rayon reached 113 to 139, and one thread 65 to 77. Packed weights are not kept: a step multiplies by W and by
+//! its transpose, which would be two more copies of the weights in memory to save the 5 to 9 % of a step that packing costs.
+//!
+//! An element is summed over k in order, in blocks of 256, by fused multiply-adds: the same bits on every one of them, and those of matrixmultiply where
+//! its kernel is fused too (tested), and where the element lies in C does not matter.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+use super::gemm::{FEW_ROWS, KC, Onto};
+use crate::isa::{Isa, isa};
+use ndarray::ArrayView2;
+use std::cell::RefCell;
+
+/// Rows of a tile, and the block of n.
+const MR: usize = 6;
+const NC: usize = 4096;
+/// Numbers in a cache line.
+const LINE: usize = 16;
+
+/// A matrix in memory: first element, stride of rows, stride of columns.
+pub type Matrix = (*const f32, isize, isize);
+
+/// A tile's arguments: depth, alpha, rows of packed A, panel of B, what to add to, C, its stride, columns of C that are there.
+type Tile = unsafe fn(usize, f32, *const f32, *const f32, Onto<f32>, *mut f32, isize, usize);
+
+/// Vectors of one set of instructions. Methods are inlined into functions compiled for that set, and may be called nowhere else.
+///
+/// # Safety
+/// `WIDTH` is the number of lanes of `Vector` and of vectors in `Square`.
+unsafe trait Lanes: Copy {
+    /// Lanes of a vector.
+    const WIDTH: usize;
+    /// Columns of a tile: a multiple of `WIDTH` and a divisor of [`NC`].
+    const NR: usize;
+    /// Rows of the block of A that stays in the second cache: a multiple of [`MR`].
+    const MC: usize;
+    /// A register.
+    type Vector: Copy;
+    /// As many registers as one has lanes.
+    type Square: AsRef<[Self::Vector]> + AsMut<[Self::Vector]> + Copy;
+
+    /// A tile of so many rows (1 to [`MR`]) and vectors (1 to NR / WIDTH).
+    fn tile(rows: usize, vectors: usize) -> Tile;
+    /// Zeros.
+    unsafe fn zero() -> Self::Vector;
+    /// `x` in every lane.
+    unsafe fn splat(x: f32) -> Self::Vector;
+    /// A whole vector from anywhere.
+    unsafe fn load(src: *const f32) -> Self::Vector;
+    /// The first `count` lanes from anywhere (all of them from WIDTH on), then zeros.
+    unsafe fn load_part(src: *const f32, count: usize) -> Self::Vector;
+    /// A whole vector to anywhere.
+    unsafe fn store(dst: *mut f32, x: Self::Vector);
+    /// The first `count` lanes (all of them from WIDTH on) to anywhere.
+    unsafe fn store_part(dst: *mut f32, count: usize, x: Self::Vector);
+    /// `a b + c`, rounded once.
+    unsafe fn fused(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// A square of zeros.
+    unsafe fn zeros() -> Self::Square;
+    /// Rows become columns.
+    unsafe fn transposed(x: Self::Square) -> Self::Square;
+    /// Ask for the line of `src`.
+    unsafe fn prefetch(src: *const f32);
+}
+
+/// Whether this process has a micro-kernel for [`sgemm`].
+pub fn supported() -> bool {
+    isa() != Isa::Portable
+}
+
+/// A cache line, so that packed panels begin on one.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line(#[allow(dead_code)] [f32; LINE]);
+
+thread_local! {
+    /// Packed A and packed B, kept from product to product.
+    static PACKED: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+}
+
+/// `C <- alpha A B + onto` on the calling thread. Columns of C are adjacent, its rows `stride` apart.
+///
+/// # Safety
+/// The machine must be [`supported`]; pointers and strides must describe valid matrices of sizes m x k, k x n and m x n, `c` unaliased,
+/// a row to add as long as C's.
+pub unsafe fn sgemm(
+    size: (usize, usize, usize),
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    onto: Onto<f32>,
+    c: (*mut f32, isize),
+) {
+    // SAFETY: the processor was asked for these instructions; the rest is the caller's promise.
+    unsafe {
+        match isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::sgemm(size, alpha, a, b, onto, c),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::sgemm(size, alpha, a, b, onto, c),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => neon::sgemm(size, alpha, a, b, onto, c),
+            other => unreachable!("no product of our own by {}", other.name()),
+        }
+    }
+}
+
+/// [`sgemm`] by the instructions of `L`, to be inlined into a function compiled for them.
+///
+/// # Safety
+/// As [`sgemm`], on a machine with `L`.
+#[inline(always)]
+unsafe fn product<L: Lanes>(
+    (m, k, n): (usize, usize, usize),
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    onto: Onto<f32>,
+    (c, stride): (*mut f32, isize),
+) {
+    if m == 0 {
+        return;
+    }
+    if m <= FEW_ROWS && b.1 == 1 {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            match m {
+                1 => few_rows::<L, 1>(k, n, alpha, a, b, onto, (c, stride)),
+                2 => few_rows::<L, 2>(k, n, alpha, a, b, onto, (c, stride)),
+                3 => few_rows::<L, 3>(k, n, alpha, a, b, onto, (c, stride)),
+                _ => few_rows::<L, FEW_ROWS>(k, n, alpha, a, b, onto, (c, stride)),
+            }
+        };
+    }
+    PACKED.with_borrow_mut(|[packed_a, packed_b]| {
+        let packed_a = room(packed_a, L::MC.min(m) * KC);
+        let packed_b = room(packed_b, NC.min(n.next_multiple_of(L::NR)) * KC.min(k));
+        for j in (0..n).step_by(NC) {
+            let nc = NC.min(n - j);
+            for p in (0..k).step_by(KC) {
+                let kc = KC.min(k - p);
+                // SAFETY: the block lies inside B, and `packed_b` has room for its panels.
+                unsafe { pack_panels::<L>(kc, nc, (at(b, p, j), b.1, b.2), packed_b) };
+                for i in (0..m).step_by(L::MC) {
+                    let mc = L::MC.min(m - i);
+                    // SAFETY: the block lies inside A, and `packed_a` has room for its panels.
+                    unsafe { pack_rows::<L>(mc, kc, (at(a, i, p), a.1, a.2), packed_a) };
+                    for jr in (0..nc).step_by(L::NR) {
+                        let columns = L::NR.min(nc - jr);
+                        let onto = if p > 0 { Onto::Itself } else { onto.columns(j + jr..j + jr + columns) };
+                        for ir in (0..mc).step_by(MR) {
+                            let rows = MR.min(mc - ir);
+                            let tile = L::tile(rows, columns.div_ceil(L::WIDTH));
+                            // SAFETY: the panels were just packed, and the tile lies inside C.
+                            unsafe {
+                                let c = c.offset((i + ir) as isize * stride).add(j + jr);
+                                tile(kc, alpha, packed_a.add(ir * KC), packed_b.add(jr * kc), onto, c, stride, columns);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// `buffer`, grown to `len` numbers.
+fn room(buffer: &mut Vec<Line>, len: usize) -> *mut f32 {
+    let lines = len.div_ceil(LINE);
+    if buffer.len() < lines {
+        buffer.resize(lines, Line([0.0; LINE]));
+    }
+    buffer.as_mut_ptr().cast()
+}
+
+/// Element (i, j)'s place.
+#[inline(always)]
+fn at((x, rows, columns): Matrix, i: usize, j: usize) -> *const f32 {
+    x.wrapping_offset(i as isize * rows + j as isize * columns)
+}
+
+/// `rows` rows of `k` numbers, one after the other, [`KC`] apart: a tile reads each of its rows as a stream of its own.
+///
+/// # Safety
+/// `a` must be readable for rows x k, `out` writable for rows x KC.
+#[inline(always)]
+unsafe fn pack_rows<L: Lanes>(rows: usize, k: usize, a: Matrix, out: *mut f32) {
+    if a.2 == 1 {
+        for i in 0..rows {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(at(a, i, 0), out.add(i * KC), k) };
+        }
+        return;
+    }
+    for i in (0..rows).step_by(L::WIDTH) {
+        for p in (0..k).step_by(L::WIDTH) {
+            let (high, wide) = (L::WIDTH.min(rows - i), L::WIDTH.min(k - p));
+            // SAFETY: the square has `wide` rows of `high` numbers of A's transpose, and what is written of it is as large.
+            unsafe {
+                let square = L::transposed(square::<L>((at(a, i, p), a.2, a.1), wide, high));
+                for (r, &row) in square.as_ref().iter().enumerate().take(high) {
+                    L::store_part(out.add((i + r) * KC + p), wide, row);
+                }
+            }
+        }
+    }
+}
+
+/// `k` rows of `columns` numbers into panels of NR columns: panel, row, column. A panel's missing columns are zero.
+///
+/// # Safety
+/// `b` must be readable for k x columns, `out` writable for whole panels.
+#[inline(always)]
+unsafe fn pack_panels<L: Lanes>(k: usize, columns: usize, b: Matrix, out: *mut f32) {
+    let place = |p: usize, j: usize| out.wrapping_add(j / L::NR * (L::NR * k) + p * L::NR + j % L::NR);
+    if b.2 == 1 {
+        // Several panels at a time, so that B is read in runs of a kilobyte.
+        const RUN: usize = 256;
+        for first in (0..columns).step_by(RUN) {
+            for p in 0..k {
+                for j in (first..columns.min(first + RUN)).step_by(L::WIDTH) {
+                    // SAFETY: no more than B's columns are read, and j's vector lies in one panel.
+                    unsafe { L::store(place(p, j), L::load_part(at(b, p, j), columns - j)) };
+                }
+            }
+        }
+        return;
+    }
+    for j in (0..columns).step_by(L::WIDTH) {
+        for p in (0..k).step_by(L::WIDTH) {
+            let (wide, high) = (L::WIDTH.min(columns - j), L::WIDTH.min(k - p));
+            // SAFETY: the square has `wide` rows of `high` numbers of B's transpose; j's vector lies in one panel.
+            unsafe {
+                let square = L::transposed(square::<L>((at(b, p, j), b.2, b.1), wide, high));
+                for (r, &row) in square.as_ref().iter().enumerate().take(high) {
+                    L::store(place(p + r, j), row);
+                }
+            }
+        }
+    }
+}
+
+/// `high` rows of `wide` numbers, at most WIDTH each; the rest is zero.
+///
+/// # Safety
+/// They must be readable.
+#[inline(always)]
+unsafe fn square<L: Lanes>(x: Matrix, high: usize, wide: usize) -> L::Square {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut rows = L::zeros();
+        for (i, row) in rows.as_mut().iter_mut().enumerate().take(high) {
+            *row = if x.2 == 1 {
+                L::load_part(at(x, i, 0), wide)
+            } else {
+                let mut numbers = [0.0; LINE];
+                for (j, number) in numbers.iter_mut().enumerate().take(wide) {
+                    *number = *at(x, i, j);
+                }
+                L::load(numbers.as_ptr())
+            };
+        }
+        rows
+    }
+}
+
+/// [`sgemm`] of a few rows with a B whose columns are contiguous: as many columns as a vector has lanes are transposed in registers at a time,
+/// where a packed copy would be written and read again.
+///
+/// # Safety
+/// As [`sgemm`].
+#[inline(always)]
+unsafe fn few_rows<L: Lanes, const M: usize>(
+    k: usize,
+    n: usize,
+    alpha: f32,
+    a: Matrix,
+    b: Matrix,
+    onto: Onto<f32>,
+    (c, stride): (*mut f32, isize),
+) {
+    /// How far ahead of the sum memory is asked for.
+    const AHEAD: usize = 6 * LINE;
+    let b = (b.0, 1, b.2);
+    // SAFETY: `columns` columns of `deep` numbers of B, rows of A up to k, and no more than C's columns and the row's.
+    unsafe {
+        let alpha = L::splat(alpha);
+        for j in (0..n).step_by(L::WIDTH) {
+            let columns = L::WIDTH.min(n - j);
+            for start in (0..k).step_by(KC) {
+                let end = k.min(start + KC);
+                let mut sums = [L::zero(); M];
+                for p in (start..end).step_by(L::WIDTH) {
+                    let deep = L::WIDTH.min(end - p);
+                    if p.is_multiple_of(LINE) {
+                        // In these columns, or at the top of the next ones.
+                        let ahead =
+                            if p + AHEAD < k { at(b, p + AHEAD, j) } else { at(b, p + AHEAD - k, j + L::WIDTH) };
+                        for i in 0..L::WIDTH {
+                            L::prefetch(ahead.wrapping_offset(i as isize * b.2));
+                        }
+                    }
+                    // Whole squares apart: their loops unroll, and they stay in registers.
+                    let whole = deep == L::WIDTH && columns == L::WIDTH;
+                    let mut rows = L::zeros();
+                    if whole {
+                        for (i, row) in rows.as_mut().iter_mut().enumerate() {
+                            *row = L::load(at(b, p, j + i));
+                        }
+                    } else {
+                        rows = square::<L>((at(b, p, j), b.2, b.1), columns, deep);
+                    }
+                    let square = L::transposed(rows);
+                    let deep = if whole { L::WIDTH } else { deep };
+                    for (q, &row) in square.as_ref().iter().enumerate().take(deep) {
+                        for (i, sum) in sums.iter_mut().enumerate() {
+                            *sum = L::fused(L::splat(*at(a, i, p + q)), row, *sum);
+                        }
+                    }
+                }
+                for (i, &sum) in sums.iter().enumerate() {
+                    let onto = if start > 0 { Onto::Itself } else { onto };
+                    store::<L>(c.offset(i as isize * stride).add(j), columns, alpha, sum, onto, j);
+                }
+            }
+        }
+    }
+}
+
+/// `c <- alpha sum + onto` for the first `count` lanes, which are columns `j ..` of `onto`.
+///
+/// # Safety
+/// They must be there in C, and in the row to add.
+#[inline(always)]
+unsafe fn store<L: Lanes>(c: *mut f32, count: usize, alpha: L::Vector, sum: L::Vector, onto: Onto<f32>, j: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let old = match onto {
+            Onto::Zero => L::zero(),
+            Onto::Itself => L::load_part(c, count),
+            Onto::Row(row) => L::load_part(row.as_ptr().add(j), count),
+        };
+        L::store_part(c, count, L::fused(alpha, sum, old));
+    }
+}
+
+/// `R` rows and the first `columns` of `V` vectors of C from rows of packed A and a panel of B.
+///
+/// # Safety
+/// Rows of A hold k numbers, the panel of B k rows of NR; the tile lies inside C.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn tile<L: Lanes, const R: usize, const V: usize>(
+    k: usize,
+    alpha: f32,
+    a: *const f32,
+    b: *const f32,
+    onto: Onto<f32>,
+    c: *mut f32,
+    stride: isize,
+    columns: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // C is on its way while the sums are formed.
+        for i in 0..R {
+            for v in (0..V * L::WIDTH).step_by(LINE) {
+                L::prefetch(c.wrapping_offset(i as isize * stride).wrapping_add(v));
+            }
+        }
+        let mut sums = [[L::zero(); V]; R];
+        for p in 0..k {
+            let row: [L::Vector; V] = std::array::from_fn(|v| L::load(b.add(p * L::NR + v * L::WIDTH)));
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let x = L::splat(*a.add(i * KC + p));
+                for (sum, &y) in sums.iter_mut().zip(&row) {
+                    *sum = L::fused(x, y, *sum);
+                }
+            }
+        }
+        let alpha = L::splat(alpha);
+        for (i, sums) in sums.iter().enumerate() {
+            for (v, &sum) in sums.iter().enumerate() {
+                let c = c.offset(i as isize * stride).add(v * L::WIDTH);
+                store::<L>(c, columns - v * L::WIDTH, alpha, sum, onto, v * L::WIDTH);
+            }
+        }
+    }
+}
+
+/// The entry points of one set of instructions: [`product`] and [`tile`] compiled for it.
+macro_rules! compiled {
+    ($lanes:ty, $features:literal, $($vectors:literal)+) => {
+        /// [`super::sgemm`].
+        ///
+        /// # Safety
+        /// As there, on a machine with these instructions.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn sgemm(
+            size: (usize, usize, usize),
+            alpha: f32,
+            a: super::Matrix,
+            b: super::Matrix,
+            onto: super::Onto<f32>,
+            c: (*mut f32, isize),
+        ) {
+            // SAFETY: the caller's promise.
+            unsafe { super::product::<$lanes>(size, alpha, a, b, onto, c) }
+        }
+
+        #[target_feature(enable = $features)]
+        #[allow(clippy::too_many_arguments)]
+        unsafe fn tile<const R: usize, const V: usize>(
+            k: usize,
+            alpha: f32,
+            a: *const f32,
+            b: *const f32,
+            onto: super::Onto<f32>,
+            c: *mut f32,
+            stride: isize,
+            columns: usize,
+        ) {
+            // SAFETY: the caller's promise.
+            unsafe { super::tile::<$lanes, R, V>(k, alpha, a, b, onto, c, stride, columns) }
+        }
+
+        /// [`tile`] by rows - 1 and vectors - 1.
+        const TILES: [[super::Tile; [$($vectors),+].len()]; super::MR] = [
+            [$(tile::<1, $vectors>),+],
+            [$(tile::<2, $vectors>),+],
+            [$(tile::<3, $vectors>),+],
+            [$(tile::<4, $vectors>),+],
+            [$(tile::<5, $vectors>),+],
+            [$(tile::<6, $vectors>),+],
+        ];
+    };
+}
+use compiled;
+
+/// [`super::Real::pack_16`].
+pub fn pack_16(rows: ArrayView2<f32>, packed: &mut [f32]) -> bool {
+    let (high, k) = rows.dim();
+    if rows.strides()[1] != 1 {
+        return false;
+    }
+    assert!(high <= 16 && packed.len() >= k * 16, "16 rows at most, and room for them");
+    #[cfg(target_arch = "x86_64")]
+    if isa() == Isa::Avx512 {
+        // SAFETY: the machine has AVX-512, the rows hold k numbers each, and `packed` has room for all.
+        unsafe { avx512::pack_16((rows.as_ptr(), rows.strides()[0], 1), high, k, packed.as_mut_ptr()) };
+        return true;
+    }
+    false
+}
+
+/// [`super::Real::tile_16`].
+pub fn tile_16(a: &[f32], b: &[f32], tile: &mut [f32]) -> bool {
+    assert_eq!(tile.len(), 256, "a tile of 16 by 16");
+    #[cfg(target_arch = "x86_64")]
+    if isa() == Isa::Avx512 {
+        // SAFETY: the machine has AVX-512, and the tile's size was just checked.
+        unsafe { avx512::tile_16(a.as_chunks().0, b.as_chunks().0, tile.as_mut_ptr()) };
+        return true;
+    }
+    let _ = (a, b);
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::elementwise::tests::noise;
+    use ndarray::{Array2, s};
+
+    type Product = unsafe fn((usize, usize, usize), f32, Matrix, Matrix, Onto<f32>, (*mut f32, isize));
+
+    /// The products of this machine, whichever of them the process uses.
+    fn products() -> Vec<(Isa, Product)> {
+        let all: &[(Isa, Product)] = &[
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, avx512::sgemm),
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx2, avx2::sgemm),
+            #[cfg(target_arch = "aarch64")]
+            (Isa::Neon, neon::sgemm),
+        ];
+        let (here, missing): (Vec<_>, Vec<_>) = all.iter().partition(|(isa, _)| isa.is_here());
+        missing.iter().for_each(|(isa, _)| eprintln!("skipped: this machine has no {}", isa.name()));
+        here
+    }
+
+    fn tiled(f: Product, alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, onto: Onto<f32>, c: &mut Array2<f32>) {
+        let (size, stride) = ((a.nrows(), a.ncols(), b.ncols()), c.strides()[0]);
+        let parts = |x: &ArrayView2<f32>| (x.as_ptr(), x.strides()[0], x.strides()[1]);
+        // SAFETY: the views are valid, and the product is of this machine.
+        unsafe { f(size, alpha, parts(&a), parts(&b), onto, (c.as_mut_ptr(), stride)) }
+    }
+
+    /// The order of summation, spelt out.
+    fn reference(alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, onto: Onto<f32>, c: &mut Array2<f32>) {
+        for ((i, j), c) in c.indexed_iter_mut() {
+            let mut old = match onto {
+                Onto::Zero => 0.0,
+                Onto::Itself => *c,
+                Onto::Row(row) => row[j],
+            };
+            for start in (0..a.ncols()).step_by(KC) {
+                let block = start..a.ncols().min(start + KC);
+                let sum = block.fold(0.0f32, |sum, p| a[[i, p]].mul_add(b[[p, j]], sum));
+                old = alpha.mul_add(sum, old);
+            }
+            *c = old;
+        }
+    }
+
+    /// Odd sizes around every block's edge, each factor plain, transposed, and with a stride in both directions.
+    #[test]
+    fn every_product_sums_in_the_stated_order_to_the_bit() {
+        let sizes = [
+            (1, 1, 1),
+            (2, 515, 70),
+            (4, 30, 33),
+            (5, 7, 9),
+            (6, 256, 64),
+            (7, 257, 65),
+            (361, 30, 80),
+            (521, 300, 17),
+            (13, 20, 4163),
+            (64, 515, 48),
+        ];
+        for (m, k, n) in sizes {
+            let (a, at) = (noise::<f32>(m, k, 1), noise::<f32>(k, m, 2));
+            let (b, bt) = (noise::<f32>(k, n, 3), noise::<f32>(n, k, 4));
+            let (a2, b2) = (noise::<f32>(2 * m, 3 * k, 5), noise::<f32>(3 * k, 2 * n, 6));
+            let (a2, b2) = (a2.slice(s![..;2, ..;3]), b2.slice(s![..;3, ..;2]));
+            let row = noise::<f32>(1, n, 7);
+            let row = row.as_slice().unwrap();
+            for a in [a.view(), at.t(), a2] {
+                for b in [b.view(), bt.t(), b2] {
+                    for (alpha, onto) in
+                        [(1.0, Onto::Zero), (1.0, Onto::Itself), (0.5, Onto::Zero), (1.0, Onto::Row(row))]
+                    {
+                        let old = if matches!(onto, Onto::Itself) {
+                            noise(m, n, 8)
+                        } else {
+                            Array2::from_elem((m, n), f32::NAN)
+                        };
+                        let mut want = old.clone();
+                        reference(alpha, a, b, onto, &mut want);
+                        for (isa, product) in products() {
+                            let mut got = old.clone();
+                            tiled(product, alpha, a, b, onto, &mut got);
+                            assert_eq!(got, want, "{}: {m} x {k} x {n}, {alpha} times, {onto:?}", isa.name());
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// What runs where there is no product of our own.
+    #[test]
+    fn matrixmultiply_gives_the_same_bits_where_it_is_fused() {
+        if products().is_empty() {
+            return;
+        }
+        for (m, k, n) in [(7, 257, 65), (64, 515, 48), (130, 700, 33)] {
+            let (a, b) = (noise::<f32>(m, k, 1), noise::<f32>(k, n, 3));
+            let (mut got, mut want) = (Array2::zeros((m, n)), Array2::zeros((m, n)));
+            reference(1.0, a.view(), b.view(), Onto::Zero, &mut want);
+            let (k, n) = (k as isize, n as isize);
+            // SAFETY: three matrices in standard layout.
+            unsafe {
+                let (a, b, c) = (a.as_ptr(), b.as_ptr(), got.as_mut_ptr());
+                matrixmultiply::sgemm(m, k as usize, n as usize, 1.0, a, k, 1, b, n, 1, 0.0, c, n, 1);
+            }
+            assert_eq!(got, want, "{m} x {k} x {n}");
+        }
+    }
+}
