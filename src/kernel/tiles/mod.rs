@@ -35,9 +35,15 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod lanes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod pack;
+#[cfg(test)]
+mod tests;
 
+use self::lanes::{Lanes, Tile, compiled};
+use self::pack::{pack_panels, pack_rows, square};
 use super::gemm::{FEW_ROWS, KC, Onto};
 use crate::isa::{Isa, isa};
 use ndarray::ArrayView2;
@@ -51,49 +57,6 @@ const LINE: usize = 16;
 
 /// A matrix in memory: first element, stride of rows, stride of columns.
 pub type Matrix = (*const f32, isize, isize);
-
-/// A tile's arguments: depth, alpha, rows of packed A, panel of B, what to add to, C, its stride, columns of C that are there.
-type Tile = unsafe fn(usize, f32, *const f32, *const f32, Onto<f32>, *mut f32, isize, usize);
-
-/// Vectors of one set of instructions. Methods are inlined into functions compiled for that set, and may be called nowhere else.
-///
-/// # Safety
-/// `WIDTH` is the number of lanes of `Vector` and of vectors in `Square`.
-unsafe trait Lanes: Copy {
-    /// Lanes of a vector.
-    const WIDTH: usize;
-    /// Columns of a tile: a multiple of `WIDTH` and a divisor of [`NC`].
-    const NR: usize;
-    /// Rows of the block of A that stays in the second cache: a multiple of [`MR`].
-    const MC: usize;
-    /// A register.
-    type Vector: Copy;
-    /// As many registers as one has lanes.
-    type Square: AsRef<[Self::Vector]> + AsMut<[Self::Vector]> + Copy;
-
-    /// A tile of so many rows (1 to [`MR`]) and vectors (1 to NR / WIDTH).
-    fn tile(rows: usize, vectors: usize) -> Tile;
-    /// Zeros.
-    unsafe fn zero() -> Self::Vector;
-    /// `x` in every lane.
-    unsafe fn splat(x: f32) -> Self::Vector;
-    /// A whole vector from anywhere.
-    unsafe fn load(src: *const f32) -> Self::Vector;
-    /// The first `count` lanes from anywhere (all of them from WIDTH on), then zeros.
-    unsafe fn load_part(src: *const f32, count: usize) -> Self::Vector;
-    /// A whole vector to anywhere.
-    unsafe fn store(dst: *mut f32, x: Self::Vector);
-    /// The first `count` lanes (all of them from WIDTH on) to anywhere.
-    unsafe fn store_part(dst: *mut f32, count: usize, x: Self::Vector);
-    /// `a b + c`, rounded once.
-    unsafe fn fused(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
-    /// A square of zeros.
-    unsafe fn zeros() -> Self::Square;
-    /// Rows become columns.
-    unsafe fn transposed(x: Self::Square) -> Self::Square;
-    /// Ask for the line of `src`.
-    unsafe fn prefetch(src: *const f32);
-}
 
 /// Whether this process has a micro-kernel for [`sgemm`].
 pub fn supported() -> bool {
@@ -209,91 +172,6 @@ fn room(buffer: &mut Vec<Line>, len: usize) -> *mut f32 {
 #[inline(always)]
 fn at((x, rows, columns): Matrix, i: usize, j: usize) -> *const f32 {
     x.wrapping_offset(i as isize * rows + j as isize * columns)
-}
-
-/// `rows` rows of `k` numbers, one after the other, [`KC`] apart: a tile reads each of its rows as a stream of its own.
-///
-/// # Safety
-/// `a` must be readable for rows x k, `out` writable for rows x KC.
-#[inline(always)]
-unsafe fn pack_rows<L: Lanes>(rows: usize, k: usize, a: Matrix, out: *mut f32) {
-    if a.2 == 1 {
-        for i in 0..rows {
-            // SAFETY: the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(at(a, i, 0), out.add(i * KC), k) };
-        }
-        return;
-    }
-    for i in (0..rows).step_by(L::WIDTH) {
-        for p in (0..k).step_by(L::WIDTH) {
-            let (high, wide) = (L::WIDTH.min(rows - i), L::WIDTH.min(k - p));
-            // SAFETY: the square has `wide` rows of `high` numbers of A's transpose, and what is written of it is as large.
-            unsafe {
-                let square = L::transposed(square::<L>((at(a, i, p), a.2, a.1), wide, high));
-                for (r, &row) in square.as_ref().iter().enumerate().take(high) {
-                    L::store_part(out.add((i + r) * KC + p), wide, row);
-                }
-            }
-        }
-    }
-}
-
-/// `k` rows of `columns` numbers into panels of NR columns: panel, row, column. A panel's missing columns are zero.
-///
-/// # Safety
-/// `b` must be readable for k x columns, `out` writable for whole panels.
-#[inline(always)]
-unsafe fn pack_panels<L: Lanes>(k: usize, columns: usize, b: Matrix, out: *mut f32) {
-    let place = |p: usize, j: usize| out.wrapping_add(j / L::NR * (L::NR * k) + p * L::NR + j % L::NR);
-    if b.2 == 1 {
-        // Several panels at a time, so that B is read in runs of a kilobyte.
-        const RUN: usize = 256;
-        for first in (0..columns).step_by(RUN) {
-            for p in 0..k {
-                for j in (first..columns.min(first + RUN)).step_by(L::WIDTH) {
-                    // SAFETY: no more than B's columns are read, and j's vector lies in one panel.
-                    unsafe { L::store(place(p, j), L::load_part(at(b, p, j), columns - j)) };
-                }
-            }
-        }
-        return;
-    }
-    for j in (0..columns).step_by(L::WIDTH) {
-        for p in (0..k).step_by(L::WIDTH) {
-            let (wide, high) = (L::WIDTH.min(columns - j), L::WIDTH.min(k - p));
-            // SAFETY: the square has `wide` rows of `high` numbers of B's transpose; j's vector lies in one panel.
-            unsafe {
-                let square = L::transposed(square::<L>((at(b, p, j), b.2, b.1), wide, high));
-                for (r, &row) in square.as_ref().iter().enumerate().take(high) {
-                    L::store(place(p + r, j), row);
-                }
-            }
-        }
-    }
-}
-
-/// `high` rows of `wide` numbers, at most WIDTH each; the rest is zero.
-///
-/// # Safety
-/// They must be readable.
-#[inline(always)]
-unsafe fn square<L: Lanes>(x: Matrix, high: usize, wide: usize) -> L::Square {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut rows = L::zeros();
-        for (i, row) in rows.as_mut().iter_mut().enumerate().take(high) {
-            *row = if x.2 == 1 {
-                L::load_part(at(x, i, 0), wide)
-            } else {
-                let mut numbers = [0.0; LINE];
-                for (j, number) in numbers.iter_mut().enumerate().take(wide) {
-                    *number = *at(x, i, j);
-                }
-                L::load(numbers.as_ptr())
-            };
-        }
-        rows
-    }
 }
 
 /// [`sgemm`] of a few rows with a B whose columns are contiguous: as many columns as a vector has lanes are transposed in registers at a time,
@@ -420,55 +298,6 @@ unsafe fn tile<L: Lanes, const R: usize, const V: usize>(
     }
 }
 
-/// The entry points of one set of instructions: [`product`] and [`tile`] compiled for it.
-macro_rules! compiled {
-    ($lanes:ty, $features:literal, $($vectors:literal)+) => {
-        /// [`super::sgemm`].
-        ///
-        /// # Safety
-        /// As there, on a machine with these instructions.
-        #[target_feature(enable = $features)]
-        pub(super) unsafe fn sgemm(
-            size: (usize, usize, usize),
-            alpha: f32,
-            a: super::Matrix,
-            b: super::Matrix,
-            onto: super::Onto<f32>,
-            c: (*mut f32, isize),
-        ) {
-            // SAFETY: the caller's promise.
-            unsafe { super::product::<$lanes>(size, alpha, a, b, onto, c) }
-        }
-
-        #[target_feature(enable = $features)]
-        #[allow(clippy::too_many_arguments)]
-        unsafe fn tile<const R: usize, const V: usize>(
-            k: usize,
-            alpha: f32,
-            a: *const f32,
-            b: *const f32,
-            onto: super::Onto<f32>,
-            c: *mut f32,
-            stride: isize,
-            columns: usize,
-        ) {
-            // SAFETY: the caller's promise.
-            unsafe { super::tile::<$lanes, R, V>(k, alpha, a, b, onto, c, stride, columns) }
-        }
-
-        /// [`tile`] by rows - 1 and vectors - 1.
-        const TILES: [[super::Tile; [$($vectors),+].len()]; super::MR] = [
-            [$(tile::<1, $vectors>),+],
-            [$(tile::<2, $vectors>),+],
-            [$(tile::<3, $vectors>),+],
-            [$(tile::<4, $vectors>),+],
-            [$(tile::<5, $vectors>),+],
-            [$(tile::<6, $vectors>),+],
-        ];
-    };
-}
-use compiled;
-
 /// [`super::Real::pack_16`].
 pub fn pack_16(rows: ArrayView2<f32>, packed: &mut [f32]) -> bool {
     let (high, k) = rows.dim();
@@ -496,117 +325,4 @@ pub fn tile_16(a: &[f32], b: &[f32], tile: &mut [f32]) -> bool {
     }
     let _ = (a, b);
     false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernel::elementwise::tests::noise;
-    use ndarray::{Array2, s};
-
-    type Product = unsafe fn((usize, usize, usize), f32, Matrix, Matrix, Onto<f32>, (*mut f32, isize));
-
-    /// The products of this machine, whichever of them the process uses.
-    fn products() -> Vec<(Isa, Product)> {
-        let all: &[(Isa, Product)] = &[
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, avx512::sgemm),
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, avx2::sgemm),
-            #[cfg(target_arch = "aarch64")]
-            (Isa::Neon, neon::sgemm),
-        ];
-        let (here, missing): (Vec<_>, Vec<_>) = all.iter().partition(|(isa, _)| isa.is_here());
-        missing.iter().for_each(|(isa, _)| eprintln!("skipped: this machine has no {}", isa.name()));
-        here
-    }
-
-    fn tiled(f: Product, alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, onto: Onto<f32>, c: &mut Array2<f32>) {
-        let (size, stride) = ((a.nrows(), a.ncols(), b.ncols()), c.strides()[0]);
-        let parts = |x: &ArrayView2<f32>| (x.as_ptr(), x.strides()[0], x.strides()[1]);
-        // SAFETY: the views are valid, and the product is of this machine.
-        unsafe { f(size, alpha, parts(&a), parts(&b), onto, (c.as_mut_ptr(), stride)) }
-    }
-
-    /// The order of summation, spelt out.
-    fn reference(alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, onto: Onto<f32>, c: &mut Array2<f32>) {
-        for ((i, j), c) in c.indexed_iter_mut() {
-            let mut old = match onto {
-                Onto::Zero => 0.0,
-                Onto::Itself => *c,
-                Onto::Row(row) => row[j],
-            };
-            for start in (0..a.ncols()).step_by(KC) {
-                let block = start..a.ncols().min(start + KC);
-                let sum = block.fold(0.0f32, |sum, p| a[[i, p]].mul_add(b[[p, j]], sum));
-                old = alpha.mul_add(sum, old);
-            }
-            *c = old;
-        }
-    }
-
-    /// Odd sizes around every block's edge, each factor plain, transposed, and with a stride in both directions.
-    #[test]
-    fn every_product_sums_in_the_stated_order_to_the_bit() {
-        let sizes = [
-            (1, 1, 1),
-            (2, 515, 70),
-            (4, 30, 33),
-            (5, 7, 9),
-            (6, 256, 64),
-            (7, 257, 65),
-            (361, 30, 80),
-            (521, 300, 17),
-            (13, 20, 4163),
-            (64, 515, 48),
-        ];
-        for (m, k, n) in sizes {
-            let (a, at) = (noise::<f32>(m, k, 1), noise::<f32>(k, m, 2));
-            let (b, bt) = (noise::<f32>(k, n, 3), noise::<f32>(n, k, 4));
-            let (a2, b2) = (noise::<f32>(2 * m, 3 * k, 5), noise::<f32>(3 * k, 2 * n, 6));
-            let (a2, b2) = (a2.slice(s![..;2, ..;3]), b2.slice(s![..;3, ..;2]));
-            let row = noise::<f32>(1, n, 7);
-            let row = row.as_slice().unwrap();
-            for a in [a.view(), at.t(), a2] {
-                for b in [b.view(), bt.t(), b2] {
-                    for (alpha, onto) in
-                        [(1.0, Onto::Zero), (1.0, Onto::Itself), (0.5, Onto::Zero), (1.0, Onto::Row(row))]
-                    {
-                        let old = if matches!(onto, Onto::Itself) {
-                            noise(m, n, 8)
-                        } else {
-                            Array2::from_elem((m, n), f32::NAN)
-                        };
-                        let mut want = old.clone();
-                        reference(alpha, a, b, onto, &mut want);
-                        for (isa, product) in products() {
-                            let mut got = old.clone();
-                            tiled(product, alpha, a, b, onto, &mut got);
-                            assert_eq!(got, want, "{}: {m} x {k} x {n}, {alpha} times, {onto:?}", isa.name());
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// What runs where there is no product of our own.
-    #[test]
-    fn matrixmultiply_gives_the_same_bits_where_it_is_fused() {
-        if products().is_empty() {
-            return;
-        }
-        for (m, k, n) in [(7, 257, 65), (64, 515, 48), (130, 700, 33)] {
-            let (a, b) = (noise::<f32>(m, k, 1), noise::<f32>(k, n, 3));
-            let (mut got, mut want) = (Array2::zeros((m, n)), Array2::zeros((m, n)));
-            reference(1.0, a.view(), b.view(), Onto::Zero, &mut want);
-            let (k, n) = (k as isize, n as isize);
-            // SAFETY: three matrices in standard layout.
-            unsafe {
-                let (a, b, c) = (a.as_ptr(), b.as_ptr(), got.as_mut_ptr());
-                matrixmultiply::sgemm(m, k as usize, n as usize, 1.0, a, k, 1, b, n, 1, 0.0, c, n, 1);
-            }
-            assert_eq!(got, want, "{m} x {k} x {n}");
-        }
-    }
 }
