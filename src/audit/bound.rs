@@ -20,6 +20,7 @@
 
 use std::f64::consts::LN_2;
 
+use crate::privacy::Neighbours;
 use serde::{Deserialize, Serialize};
 
 use super::roc::{LOW_FPR, Roc};
@@ -35,16 +36,6 @@ pub enum Design {
     RandomSubset,
     /// Given from outside: members and non-members may differ in kind, and a difference in score need not be a leak.
     Given,
-}
-
-/// Which data sets an (eps, delta) statement calls neighbours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Neighbours {
-    /// One record more or less.
-    AddRemove,
-    /// One record exchanged for another.
-    ReplaceOne,
 }
 
 /// What was charged for.
@@ -142,11 +133,11 @@ impl Bound {
                 Bound::Information { kappa: (*bits as f64 * LN_2 + dependence) / candidates, prior, bits: *bits }
             }
             (Charge::EpsDelta { eps, delta, neighbours }, design) => match (neighbours, design) {
-                (Neighbours::AddRemove, Design::CoinFlip) | (Neighbours::ReplaceOne, Design::RandomSubset) => {
-                    Bound::EpsDelta { eps: *eps, delta: *delta }
-                }
+                // A coin leaves a record out, which is as if it were empty.
+                (Neighbours::AddOrRemoveOne | Neighbours::ReplaceByEmpty, Design::CoinFlip)
+                | (Neighbours::ReplaceOne, Design::RandomSubset) => Bound::EpsDelta { eps: *eps, delta: *delta },
                 // Exchanging is removing one and adding another: group privacy for two.
-                (Neighbours::AddRemove, _) => {
+                (Neighbours::AddOrRemoveOne | Neighbours::ReplaceByEmpty, _) => {
                     Bound::EpsDelta { eps: 2.0 * eps, delta: (delta * (1.0 + eps.exp())).min(1.0) }
                 }
                 (Neighbours::ReplaceOne, _) => Bound::DoesNotApply(
@@ -353,7 +344,7 @@ mod tests {
             assert!(bound.why_not().is_some());
             assert!(Metric::ALL.iter().all(|&metric| bound.of(metric).is_none()));
         }
-        let charge = Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::AddRemove };
+        let charge = Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::ReplaceByEmpty };
         assert_eq!(Bound::new(&charge, Design::CoinFlip, 10, 10), DP);
         assert!(matches!(Bound::new(&charge, Design::RandomSubset, 10, 10), Bound::EpsDelta { eps: 1.0, .. }));
     }
