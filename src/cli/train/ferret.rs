@@ -223,7 +223,7 @@ impl Job for Work<'_> {
             settings: settings.clone(),
             releases,
             secret: &secret,
-            records: records.as_ref().map(Vec::as_slice),
+            records: records.as_slice(),
             micro_batch: args.micro_batch,
         };
         let mut trainer = Trainer::new(backend, run)?;
