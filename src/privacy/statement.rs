@@ -31,7 +31,7 @@ pub enum Sampler {
 
 /// What left the boundary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "what", rename_all = "kebab-case")]
+#[serde(tag = "what", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Released {
     /// FERRET's bits as they are.
     Bits {
@@ -88,10 +88,13 @@ pub struct Circumstances {
     pub private_logs: bool,
     /// Records were windows of a plain text.
     pub windows: bool,
+    /// Each record was all that one user gave.
+    pub users: bool,
 }
 
 /// A guarantee, who says so, and for what.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Claim {
     /// The promise.
     pub guarantee: Guarantee,
@@ -103,6 +106,7 @@ pub struct Claim {
 
 /// Everything a reader needs to judge what a checkpoint gives away.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Statement {
     /// Version of this form.
     pub version: u32,
@@ -131,6 +135,9 @@ pub struct Statement {
     /// Records were windows of a plain text: the promises are about a window.
     #[serde(default)]
     pub windows: bool,
+    /// Each record was all that one user gave: the promises are about a user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub users: bool,
     /// What the promises rest on.
     pub assumptions: Vec<String>,
     /// Which of them do not hold here.
@@ -161,6 +168,7 @@ impl Statement {
             insecure_seed: false,
             private_logs: false,
             windows: false,
+            users: false,
             assumptions: Vec::new(),
             not_met: Vec::new(),
         }
@@ -203,8 +211,12 @@ impl Statement {
 
     /// Derive the assumptions and those not met under `circumstances`, and drop what they leave untrue.
     pub fn finish(mut self, circumstances: Circumstances) -> Self {
-        Circumstances { insecure_seed: self.insecure_seed, private_logs: self.private_logs, windows: self.windows } =
-            circumstances;
+        Circumstances {
+            insecure_seed: self.insecure_seed,
+            private_logs: self.private_logs,
+            windows: self.windows,
+            users: self.users,
+        } = circumstances;
         let private = !matches!(self.released, Released::Gradients { .. });
         let mut assume = |text: &str| self.assumptions.push(text.into());
         if private {
@@ -212,7 +224,10 @@ impl Statement {
             assume(
                 "Which records were in which batch stays secret, for ever: publish neither batches nor the secret key.",
             );
-            assume(if self.windows {
+            assume(if self.users {
+                "A record is a user: all lines of the data that name the same \"user\", put end to end as one, sampled and clipped as one. \
+                 The promises are about everything a user gave; someone who appears under several names is covered for each name."
+            } else if self.windows {
                 "A record is a window of the text, as long as the model's context. Nothing is promised about a line, or about a \
                  person who is spread over several windows."
             } else {
