@@ -13,7 +13,7 @@ use ferret::grad::Sum;
 use ferret::measure::shadow::{Changes, Known, Method, Task, train_shadow};
 use ferret::measure::{Cache, gradient_norms, leakage, threshold_attacks, token_stats};
 use ferret::method::ferret::{BatchPer, Cuts, Route, Run, Settings, Trainer, Transcript};
-use ferret::method::{Opening, Samples, Sensitive};
+use ferret::method::{Samples, Sensitive};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, init};
 use ferret::rng::{DirectionStream, Secret, coin};
@@ -165,7 +165,7 @@ fn ferret_run(base: &Weights, s: &Settings, records: &[Example], secret: &Secret
         let decoder = trainer.decoder();
         for &(_, group) in fires.iter().filter(|f| f.0 == step) {
             let bit = if s.batch_per == BatchPer::Step { 0 } else { group };
-            let sample = samples.draw(step, bit).open(&Opening::evaluation("a test"));
+            let sample = samples.known(step, bit).unwrap();
             let ids = &members[group as usize];
             let dim = ids.iter().map(|&p| base.layout.spec(p).len()).sum();
             let mut u = vec![0.0; dim];
