@@ -434,6 +434,18 @@ fn the_one_run_audit_bounds_epsilon_from_below() {
     assert_eq!(found["accountant"]["eps_delta"], json!([0.1, 1e-5]));
     let text = ferret(dir).args(&LOOK[..8]).args(["--samples", "0", "--dp-epsilon", "0.1"]).output().unwrap();
     assert!(String::from_utf8_lossy(&text.stdout).contains("ALARM"), "{}", stderr(&text));
+    // The flag turns that into an exit code, and passes nothing that it could not judge.
+    let ask = |more: &[&str]| {
+        let output =
+            ferret(dir).args(&LOOK[..8]).args(["--samples", "0", "--fail-on-alarm"]).args(more).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    assert!(matches!(ask(&["--dp-epsilon", "0.1"]), (Some(1), told) if told.contains("gives away more")));
+    assert!(matches!(ask(&["--dp-epsilon", "50"]), (Some(0), _)));
+    let exchanged = ["--dp-epsilon", "50", "--dp-neighbours", "replace-one"];
+    for more in [&[][..], &exchanged] {
+        assert!(matches!(ask(more), (Some(1), told) if told.contains("nothing could be judged")), "{more:?}");
+    }
     // The base model knows no coin.
     let mut same = LOOK;
     same[5] = "base";

@@ -300,3 +300,54 @@ pub fn align(table: &[Vec<String>]) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(members: &[f64], nonmembers: &[f64], design: Design) -> Report {
+        let attacks = [("loss".to_owned(), Roc::new(members, nonmembers).unwrap())];
+        Report::new(&attacks, Charge::NonPrivate, design, (members.len() as u64, nonmembers.len() as u64))
+    }
+
+    fn line(from: f64, n: u32) -> Vec<f64> {
+        (0..n).map(|i| from + f64::from(i)).collect()
+    }
+
+    #[test]
+    fn a_model_that_tells_its_members_apart_is_said_to_leak_whether_or_not_a_bound_applies() {
+        // 200 a side, one member below all non-members: AUC 0.995.
+        let mut members = line(1000.0, 199);
+        members.push(-1.0);
+        let leaky = report(&members, &line(0.0, 200), Design::Given);
+        assert!(leaky.attacks[0].summary.auc > 0.99 && !leaky.alarm && !leaky.judged);
+        assert!(
+            leaky.finding.contains("leaks who is in its records") && leaky.finding.contains("0.995"),
+            "{}",
+            leaky.finding
+        );
+        assert!(leaky.finding.contains("same source") && leaky.text().contains(&leaky.finding));
+        assert_eq!(leaky.json()["finding"], leaky.finding);
+        // The same scores on both sides.
+        let quiet = report(&line(0.0, 200), &line(0.0, 200), Design::CoinFlip);
+        assert!(quiet.finding.starts_with("No attack is surely better than chance"), "{}", quiet.finding);
+        // Five records cannot prove much, and yet this is no time to be silent.
+        let few = report(&line(100.0, 5), &line(0.0, 5), Design::CoinFlip);
+        assert!(few.finding.contains("seems to leak"), "{}", few.finding);
+    }
+
+    #[test]
+    fn an_interval_without_a_lower_end_is_not_printed_as_one() {
+        let few = report(&line(100.0, 40), &line(0.0, 40), Design::Given);
+        let text = few.text();
+        assert!(!text.contains("0.0000 to 1.0000"), "{text}");
+        assert!(text.contains("at most 1.0000 *") && text.contains("40 non-members cannot tell a threshold"), "{text}");
+        let needed = needed(LOW_FPR[0]) as u32;
+        assert!((400..600).contains(&needed), "{needed}");
+        // One more than is needed, and the lower limit is there; one less, and it is not.
+        for (n, there) in [(needed - 1, false), (needed, true)] {
+            let roc = Roc::new(&line(1e6, 600), &line(0.0, n)).unwrap();
+            assert_eq!(roc.tpr_interval(LOW_FPR[0], 0.95)[0] > 0.0, there, "{n}");
+        }
+    }
+}
