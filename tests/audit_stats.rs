@@ -351,7 +351,7 @@ fn alarms_fire_for_a_leak_and_not_otherwise() {
     let n = 1500;
     let candidates = (n as u64, n as u64);
     let ferret = || Charge::Bits(40);
-    let dp = || Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::ReplaceByEmpty };
+    let dp = || Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::AddOrRemoveOne };
     let mut nothing_charged = 0;
     for _ in 0..20 {
         let quiet = attacks(&mut rng, n, 0.0);
@@ -388,7 +388,7 @@ fn a_false_alarm_is_rare_even_where_the_bound_is_reached() {
     for _ in 0..100 {
         let mut draw = |p: f64| -> Vec<f64> { (0..800).map(|_| f64::from(u8::from(rng.uniform() < p))).collect() };
         let roc = Roc::new(&draw(q), &draw(1.0 - q)).unwrap();
-        let charge = Charge::EpsDelta { eps, delta: 0.0, neighbours: Neighbours::ReplaceByEmpty };
+        let charge = Charge::EpsDelta { eps, delta: 0.0, neighbours: Neighbours::AddOrRemoveOne };
         alarms += u32::from(Report::new(&[("coin".into(), roc)], charge, Design::CoinFlip, (800, 800)).alarm);
     }
     assert!(alarms <= 10, "{alarms} of 100");

@@ -56,10 +56,13 @@ pub fn compose(statements: &[Statement], delta: Option<f64>) -> Result<Composed>
                 name(i)
             )));
         }
-        if s.windows != first.windows {
+        if (s.windows, s.users) != (first.windows, first.users) {
             return Err(Error::Privacy(format!(
-                "a record of {} is a window of a text, of another a line of the data: their promises are about different things",
-                name(if s.windows { i } else { 0 })
+                "a record of {} is {}, of {} {}: their promises are about different things",
+                name(0),
+                unit(first),
+                name(i),
+                unit(s)
             )));
         }
         if let Some(c) = s.claims.iter().find(|c| !relation_is_common(s, &c.guarantee)) {
@@ -100,6 +103,15 @@ pub fn compose(statements: &[Statement], delta: Option<f64>) -> Result<Composed>
         return Err(Error::Privacy(format!("the statements have no kind of promise in common: {}", notes.join("; "))));
     }
     Ok(Composed { runs: statements.len(), claims, notes })
+}
+
+/// What a record stands for.
+fn unit(statement: &Statement) -> &'static str {
+    match statement {
+        Statement { users: true, .. } => "a user",
+        Statement { windows: true, .. } => "a window of a text",
+        _ => "a line of the data",
+    }
 }
 
 /// N is public in every statement: what version 1 called "added or removed" is a record replaced by an empty one.

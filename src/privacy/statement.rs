@@ -108,6 +108,8 @@ pub struct Circumstances {
     pub private_logs: bool,
     /// Records were windows of a plain text.
     pub windows: bool,
+    /// Each record was all that one user gave.
+    pub users: bool,
 }
 
 /// A guarantee, who says so, and for what.
@@ -159,6 +161,9 @@ pub struct Statement {
     /// Records were windows of a plain text: the promises are about a window.
     #[serde(default)]
     pub windows: bool,
+    /// Each record was all that one user gave: the promises are about a user.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub users: bool,
     /// What the promises rest on.
     pub assumptions: Vec<String>,
     /// Which of them do not hold here.
@@ -191,6 +196,7 @@ impl Statement {
             insecure_seed: false,
             private_logs: false,
             windows: false,
+            users: false,
             assumptions: Vec::new(),
             not_met: Vec::new(),
         }

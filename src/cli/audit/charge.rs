@@ -39,9 +39,33 @@ pub(super) struct ChargeArgs {
     /// The model was charged for (E, delta)-differential privacy
     #[arg(long, value_name = "E", help_heading = "Bound")]
     dp_epsilon: Option<f64>,
-    /// The delta of --dp-epsilon
-    #[arg(long, default_value_t = 1e-5, help_heading = "Bound")]
-    delta: f64,
+    /// The delta of --dp-epsilon [default: 1e-5]
+    #[arg(long, requires = "dp_epsilon", help_heading = "Bound")]
+    delta: Option<f64>,
+    /// Which data sets --dp-epsilon compares
+    #[arg(long, value_enum, value_name = "RELATION", default_value = "add-remove", help_heading = "Bound")]
+    dp_neighbours: Relation,
+}
+
+/// The names of [`Neighbours`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Relation {
+    /// One record added or removed
+    AddRemove,
+    /// One record replaced by an empty one, their number being public
+    ReplaceByEmpty,
+    /// One record exchanged for another
+    ReplaceOne,
+}
+
+impl From<Relation> for Neighbours {
+    fn from(relation: Relation) -> Self {
+        match relation {
+            Relation::AddRemove => Neighbours::AddOrRemoveOne,
+            Relation::ReplaceByEmpty => Neighbours::ReplaceByEmpty,
+            Relation::ReplaceOne => Neighbours::ReplaceOne,
+        }
+    }
 }
 
 /// The charges that hold for a model, and what its folder tells about its training.
@@ -66,13 +90,13 @@ impl ChargeArgs {
             return own(Charge::Bits(bits));
         }
         if let Some(eps) = self.dp_epsilon {
-            if !(eps >= 0.0 && eps.is_finite() && (0.0..1.0).contains(&self.delta)) {
+            let delta = self.delta.unwrap_or(1e-5);
+            if !(eps >= 0.0 && eps.is_finite() && (0.0..1.0).contains(&delta)) {
                 return Err(Error::usage(format!(
-                    "--dp-epsilon {eps} --delta {}: an epsilon of at least 0 and a delta from 0 to below 1 are expected",
-                    self.delta
+                    "--dp-epsilon {eps} --delta {delta}: an epsilon of at least 0 and a delta from 0 to below 1 are expected"
                 )));
             }
-            return own(Charge::EpsDelta { eps, delta: self.delta, neighbours: Neighbours::ReplaceByEmpty });
+            return own(Charge::EpsDelta { eps, delta, neighbours: self.dp_neighbours.into() });
         }
         Found::of(pair)
     }
@@ -125,9 +149,11 @@ impl Found {
         best.cloned().unwrap_or(Charge::NonPrivate)
     }
 
-    /// The accountant's smallest (eps, delta) with eps above 0, where there is one.
+    /// The accountant's smallest (eps, delta) with eps above 0, where there is one that leaving a record out is covered by: a planted
+    /// secret is there or, in its place, an empty record. Of an exchange for another record it says nothing.
     pub fn eps_delta(&self) -> Option<(f64, f64)> {
         let pairs = self.charges.iter().filter_map(|c| match c {
+            Charge::EpsDelta { neighbours: Neighbours::ReplaceOne, .. } => None,
             Charge::EpsDelta { eps, delta, .. } if *eps > 0.0 || *delta == 0.0 => Some((*eps, *delta)),
             _ => None,
         });

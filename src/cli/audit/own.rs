@@ -3,7 +3,7 @@
 use super::charge::{Found, Membership};
 use super::judge::{Case, Judged, judge};
 use super::members;
-use super::pair::{self, Pair};
+use super::pair::{self, Pair, Reading};
 use crate::audit::stats::Seeded;
 use crate::cli::common::{Compute, DataArg};
 use crate::data::{self, Example, LoadOptions};
@@ -60,7 +60,8 @@ impl OwnArgs {
         if self.audit_records == Some(0) {
             return Err(Error::usage("--audit-records 0 leaves nothing to audit: give at least 1"));
         }
-        let options = LoadOptions { loss: data.loss_on, ..LoadOptions::new(&checkpoint.weights.config) };
+        let unit = data.unit.unit()?;
+        let options = LoadOptions { loss: data.loss_on, unit, ..LoadOptions::new(&checkpoint.weights.config) };
         data::load_examples(path, tokenizer, &options).map(drop)
     }
 
@@ -103,7 +104,7 @@ impl OwnArgs {
 
     /// The records of a file, at most as many as asked for, and how many there are.
     fn choose(&self, pair: &mut Pair, path: &Path, data: &DataArg, seed: u64) -> Result<(Vec<Example>, u64)> {
-        let mut records = pair.records(path, data.loss_on)?;
+        let mut records = pair.records(path, Reading { loss: data.loss_on, unit: data.unit.unit()? })?;
         let all = records.len() as u64;
         if let Some(most) = self.audit_records.filter(|&most| most < records.len()) {
             Seeded::new(seed).shuffle(&mut records);

@@ -229,7 +229,7 @@ impl Job for Work<'_> {
         let saved = folder.state(SAVED);
         let state = State::load(&saved, &mut weights)?;
         folder.rewind_log(state.as_ref().map_or(0, |s| s.step.into()))?;
-        let records = records.as_ref().map(Vec::as_slice);
+        let records = records.as_slice();
         let mut trainer =
             Trainer::new(backend, Run { weights, settings: settings.clone(), state, secret: &secret, records })?;
         trainer.recompute(args.recompute);

@@ -85,6 +85,7 @@ fn config_of(folder: &Path) -> Result<(gpt2::Parsed, String)> {
     if let Some(text) = embedded::text(&path) {
         return Ok((gpt2::parse(&text, &path)?, text));
     }
+    hub::must_stay_inside(folder)?;
     if !path.exists() {
         let what =
             "has no config.json: a folder in the Hugging Face layout (config.json, model.safetensors) is expected";
@@ -309,7 +310,7 @@ pub fn save(dir: &Path, weights: &Weights, options: &SaveOptions) -> Result<()> 
             .zip(&weights.tensors)
             .map(|(s, t)| (gpt2::file_name(&s.name, options.prefixed), s.shape.clone(), Cow::Borrowed(t.as_slice())))
             .collect();
-        safetensors::write(&dir.join(WEIGHTS), &tensors, options.dtype, &options.metadata)
+        safetensors::write(&dir.join(WEIGHTS), &tensors, options.dtype, &options.metadata, fsio::Access::Shared)
     })
 }
 
@@ -327,10 +328,11 @@ pub fn copy_tokenizer(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Write named f32 tensors (gradients, references) to a safetensors file, in their order.
+/// Write named f32 tensors (gradients, references) to a safetensors file, in their order, readable by its owner alone: a gradient
+/// tells about the records it was computed on.
 pub fn save_tensors<'a>(path: &Path, tensors: impl IntoIterator<Item = Tensor<'a>>) -> Result<()> {
     let tensors: Vec<Tensor<'a>> = tensors.into_iter().collect();
-    safetensors::write(path, &tensors, Dtype::F32, &[])
+    safetensors::write(path, &tensors, Dtype::F32, &[], fsio::Access::Private)
 }
 
 /// `text` verbatim, unless it names another precision than the file's: a loader that trusts it would round the weights.

@@ -211,7 +211,13 @@ pub type Tensor<'a> = (String, Vec<usize>, std::borrow::Cow<'a, [f32]>);
 
 /// Write `tensors`, in their order, to `path`, whole or not at all. `metadata` appears in its order; `format: pt`,
 /// which transformers insists on, is put first.
-pub fn write(path: &Path, tensors: &[Tensor<'_>], dtype: Dtype, metadata: &[(String, String)]) -> Result<()> {
+pub fn write(
+    path: &Path,
+    tensors: &[Tensor<'_>],
+    dtype: Dtype,
+    metadata: &[(String, String)],
+    access: fsio::Access,
+) -> Result<()> {
     let mut header = Map::new();
     let mut extra = Map::new();
     extra.insert("format".into(), json!("pt"));
@@ -233,7 +239,7 @@ pub fn write(path: &Path, tensors: &[Tensor<'_>], dtype: Dtype, metadata: &[(Str
     }
     let mut header = serde_json::to_vec(&header).expect("a map of strings is JSON");
     header.resize(header.len().next_multiple_of(8), b' ');
-    fsio::write_with(path, fsio::Access::Shared, |out| {
+    fsio::write_with(path, access, |out| {
         out.write_all(&(header.len() as u64).to_le_bytes())?;
         out.write_all(&header)?;
         for (_, _, data) in tensors {

@@ -13,7 +13,12 @@ const REFINEMENT: f64 = 2e-3;
 impl Statement {
     /// What no one can recompute, as the statement has it.
     pub fn circumstances(&self) -> Circumstances {
-        Circumstances { insecure_seed: self.insecure_seed, private_logs: self.private_logs, windows: self.windows }
+        Circumstances {
+            insecure_seed: self.insecure_seed,
+            private_logs: self.private_logs,
+            windows: self.windows,
+            users: self.users,
+        }
     }
 
     /// The delta of its (eps, delta), where an accountant found the eps.
@@ -46,6 +51,7 @@ impl Statement {
         fact("nats_planned", json(&self.nats_planned), json(&expected.nats_planned));
         fact("insecure_seed", json(&self.insecure_seed), json(&expected.insecure_seed));
         fact("private_logs", json(&self.private_logs), json(&expected.private_logs));
+        fact("users", json(self.users), json(expected.users));
         fact("windows", json(&self.windows), json(&expected.windows));
         match (self.nats_charged, expected.nats_charged) {
             (Some(stated), Some(spent)) if below(stated, spent, ROUNDING) => {

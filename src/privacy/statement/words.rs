@@ -6,8 +6,12 @@ use super::{Circumstances, Claim, Released, Sampler, Statement};
 impl Statement {
     /// Derive the assumptions and those not met under `circumstances`, and drop what they leave untrue.
     pub fn finish(mut self, circumstances: Circumstances) -> Self {
-        Circumstances { insecure_seed: self.insecure_seed, private_logs: self.private_logs, windows: self.windows } =
-            circumstances;
+        Circumstances {
+            insecure_seed: self.insecure_seed,
+            private_logs: self.private_logs,
+            windows: self.windows,
+            users: self.users,
+        } = circumstances;
         let private = !matches!(self.released, Released::Gradients { .. });
         self.assumptions.extend(self.assumed().into_iter().map(str::to_owned));
         let mut unmet = Vec::new();
@@ -60,7 +64,10 @@ impl Statement {
             said.push(
                 "Which records were in which batch stays secret, for ever: publish neither batches nor the secret key.",
             );
-            said.push(if self.windows {
+            said.push(if self.users {
+                "A record is a user: all lines of the data that name the same \"user\", put end to end as one, sampled and clipped as one. \
+                 The promises are about everything a user gave; someone who appears under several names is covered for each name."
+            } else if self.windows {
                 "A record is a window of the text, as long as the model's context. Nothing is promised about a line, or about a \
                  person who is spread over several windows."
             } else {
