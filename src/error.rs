@@ -3,6 +3,7 @@
 //! Every message is a sentence for the person at the keyboard: it names the thing, what was expected, what was found
 //! and, where there is one, what to do. Panics are kept for bugs of our own.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 /// What can go wrong, by what the reader can do about it.
@@ -61,5 +62,41 @@ impl Error {
     /// An [`Error::Usage`].
     pub fn usage(what: impl Into<String>) -> Self {
         Self::Usage(what.into())
+    }
+}
+
+/// Longest value that a message repeats.
+const QUOTED: usize = 80;
+
+/// `value` as a message may repeat it: at most 80 characters on one line. Of what is longer the middle is left out, because
+/// parsers say at the end where they stopped; control characters, which could move a terminal's cursor, are blanks.
+///
+/// For names and settings. The content of a record is never repeated, however short.
+pub fn quoted(value: impl Display) -> String {
+    const END: usize = 32;
+    let text: Vec<char> = value.to_string().chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.len() <= QUOTED {
+        return text.into_iter().collect();
+    }
+    let (start, end) = (&text[..QUOTED - END - 5], &text[text.len() - END..]);
+    start.iter().chain(&[' ', '.', '.', '.', ' ']).chain(end).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_quoted_to_80_characters_on_one_line() {
+        assert_eq!(quoted("as it is"), "as it is");
+        assert_eq!(quoted("a\nb\u{1b}[2J"), "a b [2J");
+        assert_eq!(quoted("é".repeat(80)), "é".repeat(80));
+        for n in [81, 1000, 123_456] {
+            let text = quoted("é".repeat(n));
+            assert_eq!(text.chars().count(), 80);
+            assert!(text.starts_with("ééé") && text.contains(" ... "), "{text}");
+        }
+        let told = quoted(format!("invalid type: string \"{}\" at line 3 column 5", "x".repeat(500)));
+        assert!(told.starts_with("invalid type: string") && told.ends_with("at line 3 column 5"), "{told}");
     }
 }

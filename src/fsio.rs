@@ -75,6 +75,19 @@ pub fn fill_folder(dir: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result
     sync_folder(&above)
 }
 
+/// Make `dir`, with those above it that are missing, for its owner alone. One that is there already is left as it is: whoever made it
+/// chose who may look in, and what is private in it is private by itself.
+pub fn private_folder(dir: &Path) -> Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::DirBuilderExt;
+        builder.mode(0o700);
+    }
+    builder.create(dir).map_err(|e| Error::io(dir, e))
+}
+
 /// Whether `dir` may become a new folder: absent, or there and empty.
 pub fn must_be_new(dir: &Path) -> Result<()> {
     if dir.is_dir() {
@@ -257,6 +270,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("key");
         write_private(&path, b"k").unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        let below = dir.path().join("new/below");
+        private_folder(&below).unwrap();
+        assert_eq!((mode(&below), mode(below.parent().unwrap())), (0o700, 0o700));
+        // One that is there stays as its owner made it.
+        std::fs::set_permissions(&below, std::fs::Permissions::from_mode(0o750)).unwrap();
+        private_folder(&below).unwrap();
+        assert_eq!(mode(&below), 0o750);
     }
 }

@@ -13,7 +13,7 @@ use ferret::grad::Sum;
 use ferret::measure::shadow::{Changes, Known, Method, Task, train_shadow};
 use ferret::measure::{Cache, gradient_norms, leakage, threshold_attacks, token_stats};
 use ferret::method::ferret::{BatchPer, Cuts, Route, Run, Settings, Trainer, Transcript};
-use ferret::method::{Opening, Samples, Sensitive};
+use ferret::method::{Samples, Sensitive};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, init};
 use ferret::rng::{DirectionStream, Secret, coin};
@@ -165,7 +165,7 @@ fn ferret_run(base: &Weights, s: &Settings, records: &[Example], secret: &Secret
         let decoder = trainer.decoder();
         for &(_, group) in fires.iter().filter(|f| f.0 == step) {
             let bit = if s.batch_per == BatchPer::Step { 0 } else { group };
-            let sample = samples.draw(step, bit).open(&Opening::evaluation("a test"));
+            let sample = samples.known(step, bit).unwrap();
             let ids = &members[group as usize];
             let dim = ids.iter().map(|&p| base.layout.spec(p).len()).sum();
             let mut u = vec![0.0; dim];
@@ -434,6 +434,18 @@ fn the_one_run_audit_bounds_epsilon_from_below() {
     assert_eq!(found["accountant"]["eps_delta"], json!([0.1, 1e-5]));
     let text = ferret(dir).args(&LOOK[..8]).args(["--samples", "0", "--dp-epsilon", "0.1"]).output().unwrap();
     assert!(String::from_utf8_lossy(&text.stdout).contains("ALARM"), "{}", stderr(&text));
+    // The flag turns that into an exit code, and passes nothing that it could not judge.
+    let ask = |more: &[&str]| {
+        let output =
+            ferret(dir).args(&LOOK[..8]).args(["--samples", "0", "--fail-on-alarm"]).args(more).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    assert!(matches!(ask(&["--dp-epsilon", "0.1"]), (Some(1), told) if told.contains("gives away more")));
+    assert!(matches!(ask(&["--dp-epsilon", "50"]), (Some(0), _)));
+    let exchanged = ["--dp-epsilon", "50", "--dp-neighbours", "replace-one"];
+    for more in [&[][..], &exchanged] {
+        assert!(matches!(ask(more), (Some(1), told) if told.contains("nothing could be judged")), "{more:?}");
+    }
     // The base model knows no coin.
     let mut same = LOOK;
     same[5] = "base";

@@ -2,14 +2,14 @@
 
 mod io_support;
 
-use ferret::data::{Dataset, LoadOptions, Loss, load_examples};
+use ferret::data::{Dataset, LoadOptions, Loss, Unit, load_examples};
 use ferret::model::checkpoint;
 use ferret::model::tokenizer::Tokenizer;
 use io_support::*;
 use std::path::Path;
 
 fn options() -> LoadOptions {
-    LoadOptions { context: 16, vocab: 259, eos: Some(258), loss: Loss::Response, stride: None }
+    LoadOptions { context: 16, vocab: 259, eos: Some(258), loss: Loss::Response, stride: None, unit: Unit::Record }
 }
 
 fn bytes() -> (tempfile::TempDir, Tokenizer) {
@@ -215,7 +215,8 @@ fn gpt2s_tokens() {
 fn real_data_loads() {
     let Some(shared) = shared() else { return };
     let [tokenizer, _] = gpt2(&shared);
-    let gpt2 = LoadOptions { context: 1024, vocab: 50257, eos: Some(50256), loss: Loss::Response, stride: None };
+    let unit = Unit::Record;
+    let gpt2 = LoadOptions { context: 1024, vocab: 50257, eos: Some(50256), loss: Loss::Response, stride: None, unit };
     let wiki = load_examples(&shared.join("data/wikitext-2/wiki.test.hfjoin.txt"), Some(&tokenizer), &gpt2).unwrap();
     assert_eq!((wiki.tokens(), wiki.examples.len()), (287_644, 281));
     assert_eq!(wiki.targets(), 287_644 - 281);
@@ -225,4 +226,55 @@ fn real_data_loads() {
     assert!(
         t0.examples.iter().all(|e| e.ids.iter().filter(|&&id| id == 50256).count() == 1 && e.ids.ends_with(&[50256]))
     );
+}
+
+#[test]
+fn records_of_a_user_are_one_example() {
+    let lines = [
+        r#"{"text":"ab","user":"ann"}"#,
+        r#"{"prompt":"x","response":"y","user":7}"#,
+        r#"{"text":"cd","user":"ann"}"#,
+        r#"{"text":"zz","user":"7"}"#,
+    ]
+    .join("\n");
+    let by_user = LoadOptions { unit: Unit::User { most: None }, ..options() };
+    let found = load("a.jsonl", &lines, &by_user);
+    // The end-of-text that a response ends with is not doubled, and nothing is predicted across records.
+    assert_eq!(
+        shape(&found),
+        [(vec![97, 98, 258, 99, 100], vec![1, 4]), (vec![120, 121, 258, 122, 122], vec![1, 2, 4])]
+    );
+    assert!(found.users && found.notes().iter().any(|n| n.contains("2 users")));
+    let capped = load("a.jsonl", &lines, &LoadOptions { unit: Unit::User { most: Some(1) }, ..options() });
+    assert_eq!((capped.examples.len(), capped.left_out), (2, 2));
+    assert_eq!((capped.records().len(), &capped.records()[2].ids[..]), (4, &[99, 100][..]));
+    assert!(capped.notes().iter().any(|n| n.contains("2 records are not used")));
+    let each = load("a.jsonl", &lines, &options());
+    assert_eq!(each.examples.len(), 4);
+    assert!(each.notes().iter().any(|n| n.contains("--unit user")), "{:?}", each.notes());
+    for (content, says) in [
+        ("{\"text\":\"ab\",\"user\":\"a\"}\n{\"text\":\"cd\"}\n", "line 2: has no \"user\""),
+        ("{\"text\":\"ab\",\"user\":[1]}\n", "line 1: \"user\" is a list"),
+        ("{\"text\":\"ab\",\"user\":\"\"}\n", "line 1: \"user\" is empty"),
+    ] {
+        let (folder, tokenizer) = bytes();
+        let path = folder.path().join("a.jsonl");
+        std::fs::write(&path, content).unwrap();
+        let error = load_examples(&path, Some(&tokenizer), &by_user).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+        // Who does not ask for users may have anything under that key.
+        assert!(load_examples(&path, Some(&tokenizer), &options()).is_ok());
+    }
+}
+
+#[test]
+fn copies_are_counted_and_not_quoted() {
+    let lines =
+        ["{\"text\":\"secret\"}"; 5].join("\n") + "\n{\"text\":\"other\"}\n{\"text\":\"other\"}\n{\"text\":\"x\"}";
+    let found = load("a.jsonl", &lines, &options());
+    assert_eq!(found.copies(), (5, 5));
+    let notes = found.notes();
+    let note = notes.iter().find(|n| n.contains("copies")).unwrap();
+    assert!(note.contains("5 of 8 records") && note.contains("there 5 times") && !note.contains("secret"), "{note}");
+    assert!(load("a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"cd\"}", &options()).notes().is_empty());
 }

@@ -11,7 +11,7 @@ use ferret::method::ferret::{
     BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Replayer, Route, Run, Settings, Trainer, Transcript,
     replay,
 };
-use ferret::method::{Opening, Samples, Sensitive};
+use ferret::method::{Samples, Sensitive};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::Silent;
 use ferret::privacy::statement::Sampler;
@@ -147,7 +147,7 @@ fn the_released_bits_are_signs_of_the_samples_inner_products() {
             let mut next = w.clone();
             for &(step, g) in step {
                 let bit = if batch_per == BatchPer::Step { 0 } else { g };
-                let chosen = samples.draw(step, bit).open(&Opening::evaluation("a test"));
+                let chosen = samples.known(step, bit).unwrap();
                 let decoder = Decoder::new(Cpu::<f64>::new(), w.clone()).unwrap();
                 let batch = batches::batch(chosen.iter().map(|&i| &records[i]));
                 let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);

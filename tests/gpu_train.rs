@@ -12,7 +12,7 @@ use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
 use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy, State, Variant};
 use ferret::method::ferret::{self as fe, Cuts, Engine, Payload, Releases, Replayer, Route, Transcript};
-use ferret::method::{Opening, Samples, Sensitive};
+use ferret::method::{Samples, Sensitive};
 use ferret::model::generate::{Sampling, generate};
 use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::{Schedule, Silent};
@@ -110,7 +110,7 @@ fn dots(s: &fe::Settings, transcript: &Transcript, secret: &Secret, records: &[E
         let step = fires[0].0;
         replayer.catch_up_all(step, &mut weights.tensors);
         let decoder = Decoder::new(Cpu::<f64>::new(), weights.clone()).unwrap();
-        let sample = samples.draw(step, 0).open(&Opening::evaluation("a test"));
+        let sample = samples.known(step, 0).unwrap();
         let batch = batches::batch(sample.iter().map(|&i| &records[i]));
         let direction = |g| GroupDirection::new(replayer.direction(step, g), replayer.members(g), &decoder.layout);
         let directions: Vec<_> = fires.iter().map(|f| direction(f.1)).collect();

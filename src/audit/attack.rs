@@ -93,6 +93,15 @@ pub enum Mode {
     Offline,
 }
 
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Mode::Online => "online",
+            Mode::Offline => "offline",
+        }
+    }
+}
+
 /// The likelihood-ratio attack of Carlini et al. 2022, one value a record.
 ///
 /// Online: `ln N(x; in) - ln N(x; out)` with Gaussians fitted to the record's shadow scores. Offline: the standard
@@ -108,10 +117,12 @@ pub fn lira(target: &[f64], shadows: &Shadows, mode: Mode, variance: Variance) -
         let missing = outside.len() < least || (mode == Mode::Online && inside.len() < least);
         if missing {
             return Err(Error::usage(format!(
-                "record {record} is in {} and out of {} shadow models, {mode:?} LiRA with {variance:?} variance needs at \
-                 least {least}: train more shadow models or use the global variance",
+                "record {record} is in {} and out of {} shadow models, {} LiRA with {} needs at least {least}: train more shadow \
+                 models or use the global variance",
                 inside.len(),
-                outside.len()
+                outside.len(),
+                mode.name(),
+                if variance == Variance::Global { "one variance for all" } else { "each record's own variance" }
             )));
         }
     }
@@ -214,9 +225,10 @@ fn log_marginal(shadows: &Shadows, record: usize, mode: Mode, a: f64) -> Result<
     let (inside, outside) = shadows.split(record);
     if outside.is_empty() || (mode == Mode::Online && inside.is_empty()) {
         return Err(Error::usage(format!(
-            "record {record} is in {} and out of {} shadow models, {mode:?} RMIA needs at least one of each kind it reads",
+            "record {record} is in {} and out of {} shadow models, {} RMIA needs at least one of each kind it reads",
             inside.len(),
-            outside.len()
+            outside.len(),
+            mode.name()
         )));
     }
     let outside = log_mean_exp(&outside);

@@ -12,7 +12,9 @@
 //! `kappa = (K ln 2 + N_c h(pi) - ln C(N_c, m)) / N_c`, `pi = m / N_c`, and J carries the weights pi and 1 - pi.
 //!
 //! **(eps, delta).** `TPR <= min(e^eps FPR + delta, 1 - e^-eps (1 - delta - FPR))`, a concave curve, so means over
-//! records obey it too.
+//! records obey it too, for the worlds that the guarantee calls neighbours. A coin decides between a record and none; a subset of
+//! fixed size, and coins whose number of heads is known because the number of records is, between a record and another. Where the
+//! guarantee is about one record against an empty one, that is two steps: (2 eps, delta (1 + e^eps)).
 //!
 //! **One run.** For a fixed transcript the scores are fixed and the labels random, so a metric has its null
 //! distribution; a union over the 2^K transcripts gives `P[metric >= x] <= 2^K P_null[metric >= x]` for every score
@@ -24,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::roc::{LOW_FPR, Roc};
 use super::stats::{bisect, entropy, holm, ln_choose, simpson};
+use crate::privacy::Neighbours;
 
 /// How the members were chosen among the candidates. The bounds are about this choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,16 +38,6 @@ pub enum Design {
     RandomSubset,
     /// Given from outside: members and non-members may differ in kind, and a difference in score need not be a leak.
     Given,
-}
-
-/// Which data sets an (eps, delta) statement calls neighbours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Neighbours {
-    /// One record more or less.
-    AddRemove,
-    /// One record exchanged for another.
-    ReplaceOne,
 }
 
 /// What was charged for.
@@ -88,6 +81,9 @@ pub enum Bound {
     /// No bound, and the reason a table gives.
     DoesNotApply(String),
 }
+
+/// Beyond it `e^eps` leaves the range of doubles, and the curve is 1 to the last digit long before.
+const MOST_EPS: f64 = 700.0;
 
 /// The four reported quantities, in the order of tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,12 +137,18 @@ impl Bound {
                 let dependence = candidates * entropy(prior) - ln_choose(candidates, members as f64);
                 Bound::Information { kappa: (*bits as f64 * LN_2 + dependence) / candidates, prior, bits: *bits }
             }
+            // Not numbers, or numbers that promise nothing: a file can say anything.
+            (Charge::EpsDelta { eps, delta, .. }, _)
+                if !(eps.is_finite() && *eps >= 0.0 && (0.0..=1.0).contains(delta)) =>
+            {
+                Bound::DoesNotApply(format!("({eps}, {delta}) is no (eps, delta)"))
+            }
             (Charge::EpsDelta { eps, delta, neighbours }, design) => match (neighbours, design) {
-                (Neighbours::AddRemove, Design::CoinFlip) | (Neighbours::ReplaceOne, Design::RandomSubset) => {
+                (Neighbours::AddOrRemoveOne, Design::CoinFlip) | (Neighbours::ReplaceOne, Design::RandomSubset) => {
                     Bound::EpsDelta { eps: *eps, delta: *delta }
                 }
                 // Exchanging is removing one and adding another: group privacy for two.
-                (Neighbours::AddRemove, _) => {
+                (Neighbours::AddOrRemoveOne | Neighbours::ReplaceByEmpty, _) => {
                     Bound::EpsDelta { eps: 2.0 * eps, delta: (delta * (1.0 + eps.exp())).min(1.0) }
                 }
                 (Neighbours::ReplaceOne, _) => Bound::DoesNotApply(
@@ -166,6 +168,7 @@ impl Bound {
                 bisect(fpr, 1.0, |tpr| information(tpr) <= kappa).clamp(fpr, 1.0)
             }
             Bound::EpsDelta { eps, delta } => {
+                let eps = eps.min(MOST_EPS);
                 (eps.exp() * fpr + delta).min(1.0 - (-eps).exp() * (1.0 - delta - fpr)).clamp(0.0, 1.0)
             }
             Bound::DoesNotApply(_) => 1.0,
@@ -193,6 +196,7 @@ impl Bound {
             // A cubic change of variable flattens the curve's steep start.
             Bound::Information { .. } => simpson(0.0, 1.0, 600, |u| 3.0 * u * u * self.tpr(u * u * u)).min(1.0),
             Bound::EpsDelta { eps, delta } => {
+                let eps = eps.min(MOST_EPS);
                 // Two straight pieces that meet at FPR (1 - delta) / (1 + e^eps), then 1 on the last delta.
                 let corner = (1.0 - delta) / (1.0 + eps.exp());
                 let rest = 1.0 - delta - corner;
@@ -353,8 +357,35 @@ mod tests {
             assert!(bound.why_not().is_some());
             assert!(Metric::ALL.iter().all(|&metric| bound.of(metric).is_none()));
         }
-        let charge = Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::AddRemove };
+        let charge = Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::AddOrRemoveOne };
         assert_eq!(Bound::new(&charge, Design::CoinFlip, 10, 10), DP);
         assert!(matches!(Bound::new(&charge, Design::RandomSubset, 10, 10), Bound::EpsDelta { eps: 1.0, .. }));
+        // A record against an empty one: whoever is in or out, the other is two steps away.
+        let charge = Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::ReplaceByEmpty };
+        for design in [Design::CoinFlip, Design::RandomSubset] {
+            assert!(matches!(Bound::new(&charge, design, 10, 10), Bound::EpsDelta { eps: 1.0, delta } if delta > 2e-5));
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_bounds_nothing_and_huge_ones_bound_by_one() {
+        let neighbours = Neighbours::AddOrRemoveOne;
+        for (eps, delta) in
+            [(f64::NAN, 0.1), (f64::INFINITY, 0.1), (-1.0, 0.1), (1.0, f64::NAN), (1.0, 1.5), (1.0, -0.1)]
+        {
+            let bound = Bound::new(&Charge::EpsDelta { eps, delta, neighbours }, Design::CoinFlip, 10, 10);
+            assert!(bound.why_not().is_some(), "({eps}, {delta})");
+        }
+        for eps in [50.0, 709.0, 710.0, 1e6, f64::MAX / 4.0] {
+            for neighbours in [Neighbours::AddOrRemoveOne, Neighbours::ReplaceByEmpty] {
+                let charge = Charge::EpsDelta { eps, delta: 1e-5, neighbours };
+                let bound = Bound::new(&charge, Design::CoinFlip, 10, 10);
+                for metric in Metric::ALL {
+                    let value = bound.of(metric).unwrap();
+                    assert!((value - 1.0).abs() < 1e-9, "{eps}, {metric:?}: {value}");
+                }
+                assert!(bound.tpr(0.0).is_finite());
+            }
+        }
     }
 }

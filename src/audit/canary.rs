@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::stats::{Seeded, proportion_lower, proportion_upper};
-use crate::{Error, Result};
+use crate::error::{Error, Result, quoted};
 
 /// A secret's shape inside its sentence: `#` is a digit, `@` a lower-case letter, `\` takes the next character
 /// literally, everything else stands for itself. `The code of unit 7 is ####-####.` has 10^8 secrets.
@@ -58,7 +58,10 @@ impl Format {
                 '#' => Part::Digit,
                 '@' => Part::Letter,
                 '\\' => Part::Literal(characters.next().ok_or_else(|| {
-                    Error::usage(format!("canary format `{pattern}` ends in a backslash: write `\\\\` for one"))
+                    Error::usage(format!(
+                        "canary format `{}` ends in a backslash: write `\\\\` for one",
+                        quoted(pattern)
+                    ))
                 })?),
                 c => Part::Literal(c),
             });
@@ -66,7 +69,8 @@ impl Format {
         let bits: f64 = parts.iter().map(|p| (p.choices() as f64).log2()).sum();
         if bits == 0.0 || bits > 63.0 {
             return Err(Error::usage(format!(
-                "canary format `{pattern}` has {} secrets, expected between 2 and 2^63: use # for digits, @ for letters",
+                "canary format `{}` has {} secrets, expected between 2 and 2^63: use # for digits, @ for letters",
+                quoted(pattern),
                 if bits == 0.0 { "no".into() } else { format!("2^{bits:.0}") }
             )));
         }
@@ -121,7 +125,7 @@ impl Format {
         if count as u64 > free {
             return Err(Error::usage(format!(
                 "canary format `{}` has {free} secrets left, {count} were asked for: use a longer format",
-                self.pattern
+                quoted(&self.pattern)
             )));
         }
         let mut rng = Seeded::new(seed);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attack::HeldOut;
 use super::bound::{Bound, Charge, Design, Metric, Verdict, judge};
-use super::roc::{Roc, Summary};
+use super::roc::{LOW_FPR, Roc, Summary};
 
 /// One attack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,6 +34,12 @@ pub struct Report {
     pub simultaneous_confidence: f64,
     /// Whether any value lies surely above its bound.
     pub alarm: bool,
+    /// Whether there was a bound to hold the values against: without one, no alarm says nothing.
+    #[serde(default)]
+    pub judged: bool,
+    /// What the attacks found, in a sentence, whether or not a bound applies.
+    #[serde(default)]
+    pub finding: String,
     /// The attacks.
     pub attacks: Vec<Row>,
 }
@@ -56,6 +62,8 @@ impl Report {
             })
             .collect();
         Self {
+            judged: bound.why_not().is_none() && !rows.is_empty(),
+            finding: finding(&rows, design),
             bound_does_not_apply: bound.why_not().map(str::to_owned),
             simultaneous_confidence: 1.0 - ALPHA,
             alarm: rows.iter().flat_map(|row| &row.verdicts).any(raised),
@@ -78,7 +86,10 @@ impl Report {
                     first,
                     label(verdict.metric).into(),
                     format!("{:.4}", cells.value),
-                    interval(cells.ci),
+                    match fpr(verdict.metric).filter(|&fpr| row.summary.nonmembers < needed(fpr)) {
+                        Some(_) => format!("at most {:.4} *", cells.ci[1]),
+                        None => interval(cells.ci),
+                    },
                     interval(cells.null),
                     verdict.bound.map_or("does not apply".into(), |b| format!("{b:.4}")),
                     format!("{:.4}", verdict.lower_limit),
@@ -90,6 +101,13 @@ impl Report {
         if let Some(row) = self.attacks.first() {
             let (m, n) = (row.summary.members, row.summary.nonmembers);
             out.push_str(&format!("\n{m} members, {n} non-members; rates are fractions of records.\n"));
+            for fpr in LOW_FPR.into_iter().filter(|&fpr| n < needed(fpr)) {
+                out.push_str(&format!(
+                    "* {n} non-members cannot tell a threshold of FPR {} % from a laxer one: {} give a lower limit too.\n",
+                    100.0 * fpr,
+                    needed(fpr)
+                ));
+            }
         }
         out.push_str(&format!(
             "\"sure above\": lower limits that hold together with {:.0} %.\n",
@@ -100,11 +118,15 @@ impl Report {
             (None, Charge::Bits(bits)) => out.push_str(&format!(
                 "Bound: {bits} released bits; in expectation over runs and on average over records.\n"
             )),
-            (None, Charge::EpsDelta { eps, delta, .. }) => {
-                out.push_str(&format!("Bound: the trade-off curve of (eps, delta) = ({eps:.4}, {delta:e}).\n"));
+            (None, Charge::EpsDelta { eps, delta, neighbours }) => {
+                out.push_str(&format!(
+                    "Bound: the trade-off curve of (eps, delta) = ({eps:.4}, {delta:e}), {neighbours}.\n"
+                ));
             }
             (None, Charge::NonPrivate) => {}
         }
+        out.push_str(&self.finding);
+        out.push('\n');
         if self.alarm {
             out.push_str("ALARM: a value lies surely above its bound: the model gives away more than was charged.\n");
         }
@@ -154,6 +176,58 @@ impl Report {
             Some(_) => "within",
             None => "-",
         }
+    }
+}
+
+/// The level of the intervals in a [`Summary`], both sides.
+const OUTSIDE: f64 = 0.05;
+
+/// Non-members below which an interval of TPR at `fpr` has no lower end.
+fn needed(fpr: f64) -> u64 {
+    Roc::nonmembers_for(fpr, 0.5 * OUTSIDE)
+}
+
+fn fpr(metric: Metric) -> Option<f64> {
+    match metric {
+        Metric::Auc | Metric::Advantage => None,
+        Metric::TprAt1Percent => Some(LOW_FPR[0]),
+        Metric::TprAt01Percent => Some(LOW_FPR[1]),
+    }
+}
+
+/// What a coin would reach: above it, scores tell members from non-members.
+fn chance(metric: Metric) -> f64 {
+    match metric {
+        Metric::Auc => 0.5,
+        Metric::Advantage => 0.0,
+        Metric::TprAt1Percent => LOW_FPR[0],
+        Metric::TprAt01Percent => LOW_FPR[1],
+    }
+}
+
+/// The sentence that a reader takes away: the attack with the largest area, whether anything is surely better than chance, and
+/// what that means where no bound applies. The limits are simultaneous, so picking the best of them is allowed.
+fn finding(rows: &[Row], design: Design) -> String {
+    let Some(best) = rows.iter().max_by(|a, b| a.summary.auc.total_cmp(&b.summary.auc)) else {
+        return "No attack was made: nothing is known of what the model gives away.".into();
+    };
+    let sure = rows.iter().flat_map(|row| &row.verdicts).any(|v| v.lower_limit > chance(v.metric));
+    let source = match design {
+        Design::Given => ", if both sides come from the same source",
+        _ => "",
+    };
+    let told = format!("{} tells members from non-members with AUC {:.4} (chance: 0.5)", best.attack, best.summary.auc);
+    match (sure, best.summary.auc) {
+        (true, 0.9..) => format!("The model leaks who is in its records{source}, and badly: {told}."),
+        (true, _) => format!("The model leaks who is in its records{source}: {told}, surely better than chance."),
+        // Too few records to be sure of a limit, and yet every one is told apart.
+        (false, 0.9..) => format!(
+            "The model seems to leak who is in its records{source}: {told}, on too few records to be sure of it."
+        ),
+        (false, _) => format!(
+            "No attack is surely better than chance on these records (the best, {}, has AUC {:.4}). Other attacks might be.",
+            best.attack, best.summary.auc
+        ),
     }
 }
 
@@ -225,4 +299,55 @@ pub fn align(table: &[Vec<String>]) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(members: &[f64], nonmembers: &[f64], design: Design) -> Report {
+        let attacks = [("loss".to_owned(), Roc::new(members, nonmembers).unwrap())];
+        Report::new(&attacks, Charge::NonPrivate, design, (members.len() as u64, nonmembers.len() as u64))
+    }
+
+    fn line(from: f64, n: u32) -> Vec<f64> {
+        (0..n).map(|i| from + f64::from(i)).collect()
+    }
+
+    #[test]
+    fn a_model_that_tells_its_members_apart_is_said_to_leak_whether_or_not_a_bound_applies() {
+        // 200 a side, one member below all non-members: AUC 0.995.
+        let mut members = line(1000.0, 199);
+        members.push(-1.0);
+        let leaky = report(&members, &line(0.0, 200), Design::Given);
+        assert!(leaky.attacks[0].summary.auc > 0.99 && !leaky.alarm && !leaky.judged);
+        assert!(
+            leaky.finding.contains("leaks who is in its records") && leaky.finding.contains("0.995"),
+            "{}",
+            leaky.finding
+        );
+        assert!(leaky.finding.contains("same source") && leaky.text().contains(&leaky.finding));
+        assert_eq!(leaky.json()["finding"], leaky.finding);
+        // The same scores on both sides.
+        let quiet = report(&line(0.0, 200), &line(0.0, 200), Design::CoinFlip);
+        assert!(quiet.finding.starts_with("No attack is surely better than chance"), "{}", quiet.finding);
+        // Five records cannot prove much, and yet this is no time to be silent.
+        let few = report(&line(100.0, 5), &line(0.0, 5), Design::CoinFlip);
+        assert!(few.finding.contains("seems to leak"), "{}", few.finding);
+    }
+
+    #[test]
+    fn an_interval_without_a_lower_end_is_not_printed_as_one() {
+        let few = report(&line(100.0, 40), &line(0.0, 40), Design::Given);
+        let text = few.text();
+        assert!(!text.contains("0.0000 to 1.0000"), "{text}");
+        assert!(text.contains("at most 1.0000 *") && text.contains("40 non-members cannot tell a threshold"), "{text}");
+        let needed = needed(LOW_FPR[0]) as u32;
+        assert!((400..600).contains(&needed), "{needed}");
+        // One more than is needed, and the lower limit is there; one less, and it is not.
+        for (n, there) in [(needed - 1, false), (needed, true)] {
+            let roc = Roc::new(&line(1e6, 600), &line(0.0, n)).unwrap();
+            assert_eq!(roc.tpr_interval(LOW_FPR[0], 0.95)[0] > 0.0, there, "{n}");
+        }
+    }
 }

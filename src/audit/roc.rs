@@ -253,6 +253,12 @@ impl Roc {
         [(value - slack).max(0.0), (value + slack).min(1.0)]
     }
 
+    /// The fewest non-members that make a lower limit of TPR at `fpr` possible: with fewer, even a threshold that lets none of them
+    /// through may let more than `fpr` of the population through, `(1 - fpr)^n > alpha / 2`.
+    pub fn nonmembers_for(fpr: f64, alpha: f64) -> u64 {
+        ((0.5 * alpha).ln() / (-fpr).ln_1p()).ceil().max(1.0) as u64
+    }
+
     /// A lower limit of the population's TPR at `fpr`. Half of alpha pays for a threshold that is surely strict
     /// enough: above the (k+1)-th largest non-member with `P[Binomial(n, fpr) <= k] <= alpha/2`; half for the exact
     /// binomial limit of the members above it. 0 when there are too few non-members to be sure of any threshold.

@@ -1,7 +1,7 @@
 //! What the verbs share: the model, the data, the device, threads, progress.
 
 use crate::backend::{Backend, Cpu};
-use crate::data::{self, Dataset, LoadOptions, Loss};
+use crate::data::{self, Dataset, LoadOptions, Loss, Unit};
 use crate::error::{Error, Result};
 use crate::method::groups::Grouping;
 use crate::model::checkpoint::{self, Checkpoint};
@@ -127,6 +127,44 @@ pub struct DataArg {
     /// Which tokens of a record with a prompt count in the loss
     #[arg(long, value_enum, default_value = "response")]
     pub loss_on: Loss,
+    /// What is one.
+    #[command(flatten)]
+    pub unit: UnitArgs,
+}
+
+/// What is one.
+#[derive(clap::Args, Debug, Clone)]
+pub struct UnitArgs {
+    /// What is sampled, clipped and promised about as one: a record, or all that one "user" gave (records name theirs by that key; a
+    /// user's are put end to end, as many as the context holds)
+    #[arg(long, value_enum, default_value = "record")]
+    unit: UnitKind,
+    /// --unit user: use at most the first N records of each user [default: as many as the context holds]
+    #[arg(long, value_name = "N")]
+    records_per_user: Option<usize>,
+}
+
+/// The names of [`Unit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum UnitKind {
+    /// A record
+    Record,
+    /// Everything a user gave
+    User,
+}
+
+impl UnitArgs {
+    /// The unit that was asked for.
+    pub fn unit(&self) -> Result<Unit> {
+        match (self.unit, self.records_per_user) {
+            (UnitKind::Record, Some(_)) => {
+                Err(Error::usage("--records-per-user counts by user: give --unit user with it"))
+            }
+            (UnitKind::User, Some(0)) => Err(Error::usage("--records-per-user 0 leaves nothing: give at least 1")),
+            (UnitKind::Record, None) => Ok(Unit::Record),
+            (UnitKind::User, most) => Ok(Unit::User { most }),
+        }
+    }
 }
 
 impl DataArg {
@@ -137,11 +175,12 @@ impl DataArg {
         tokenizer: Option<&Tokenizer>,
         stride: Option<usize>,
     ) -> Result<Dataset> {
-        open_records(&self.data, self.loss_on, checkpoint, tokenizer, stride)
+        let options = LoadOptions { stride, unit: self.unit.unit()?, ..options(self.loss_on, checkpoint) };
+        read_records(&self.data, tokenizer, &options)
     }
 }
 
-/// Read and tokenise the records of `path`; tell what was cut on stderr. At least one token counts.
+/// Read and tokenise the records of `path`, each by itself; tell what was cut on stderr. At least one token counts.
 pub fn open_records(
     path: &Path,
     loss_on: Loss,
@@ -149,8 +188,15 @@ pub fn open_records(
     tokenizer: Option<&Tokenizer>,
     stride: Option<usize>,
 ) -> Result<Dataset> {
-    let options = LoadOptions { loss: loss_on, stride, ..LoadOptions::new(&checkpoint.weights.config) };
-    let dataset = data::load_examples(path, tokenizer, &options)?;
+    read_records(path, tokenizer, &LoadOptions { stride, ..options(loss_on, checkpoint) })
+}
+
+fn options(loss: Loss, checkpoint: &Checkpoint) -> LoadOptions {
+    LoadOptions { loss, ..LoadOptions::new(&checkpoint.weights.config) }
+}
+
+fn read_records(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Dataset> {
+    let dataset = data::load_examples(path, tokenizer, options)?;
     for note in dataset.notes() {
         eprintln!("note: {}: {note}", path.display());
     }

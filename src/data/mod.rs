@@ -1,21 +1,25 @@
 //! Records, and the token sequences the decoder learns from.
 //!
 //! [`load_examples`] reads a file and says what it cut. [`records`] says how each kind of record becomes tokens,
-//! [`text`] how a plain text becomes windows.
+//! [`text`] how a plain text becomes windows, [`users`] how all that a person gave becomes one example.
 
 pub mod batches;
 pub mod records;
 pub mod synthetic;
 pub mod text;
+pub mod users;
 
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::config::Config;
 use crate::model::tokenizer::Tokenizer;
+use std::collections::HashMap;
 use std::path::Path;
 
+pub use users::Unit;
+
 /// One tokenised record.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Example {
     /// The tokens, at most the context long.
     pub ids: Vec<u32>,
@@ -59,21 +63,32 @@ pub struct LoadOptions {
     pub loss: Loss,
     /// Plain text: distance between the starts of windows; none: the context, so that windows do not overlap.
     pub stride: Option<usize>,
+    /// What an example stands for.
+    pub unit: Unit,
 }
 
 impl LoadOptions {
-    /// The model's context, vocabulary and end-of-text token; loss on responses; windows side by side.
+    /// The model's context, vocabulary and end-of-text token; loss on responses; windows side by side; an example a record.
     pub fn new(config: &Config) -> Self {
-        Self { context: config.positions, vocab: config.vocab, eos: config.eos, loss: Loss::default(), stride: None }
+        Self {
+            context: config.positions,
+            vocab: config.vocab,
+            eos: config.eos,
+            loss: Loss::default(),
+            stride: None,
+            unit: Unit::Record,
+        }
     }
 }
 
 /// A file's examples, and what was lost on the way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dataset {
-    /// One a record, in the file's order (windows, for plain text). A record without a target stays, so that example
-    /// i is record i.
+    /// One a record, in the file's order (windows, for plain text; users in the order of their first records). A record without a
+    /// target stays, so that example i is record i.
     pub examples: Vec<Example>,
+    /// Whether each example is all that a user gave.
+    pub users: bool,
     /// Whether the examples are windows of a plain text.
     pub windows: bool,
     /// Records longer than the context.
@@ -82,9 +97,20 @@ pub struct Dataset {
     pub tokens_cut: usize,
     /// Records in which no token counts in the loss: empty, of one token, or with the response cut off.
     pub without_target: usize,
+    /// By user: records of which nothing is used, being beyond the cap or the context.
+    pub left_out: usize,
+    /// Whether some records name a user although an example is a record.
+    pub names_users: bool,
+    /// By user: every line by itself, the unused ones too.
+    lines: Vec<Example>,
 }
 
 impl Dataset {
+    /// Every record of the file by itself, whatever the unit: to ask which of them are in another file too.
+    pub fn records(&self) -> &[Example] {
+        if self.users { &self.lines } else { &self.examples }
+    }
+
     /// Tokens over all examples (overlapping windows count twice).
     pub fn tokens(&self) -> usize {
         self.examples.iter().map(|e| e.ids.len()).sum()
@@ -95,10 +121,40 @@ impl Dataset {
         self.examples.iter().map(Example::targets).sum()
     }
 
-    /// Sentences about what was cut, for stderr; none where nothing was.
+    /// Examples that are copies, token for token, of an earlier one, and how often the most frequent example is there.
+    pub fn copies(&self) -> (usize, usize) {
+        let mut seen: HashMap<&Example, usize> = HashMap::new();
+        self.examples.iter().filter(|e| e.targets() > 0).for_each(|e| *seen.entry(e).or_default() += 1);
+        let (all, most) = seen.values().fold((0, 0), |(all, most), &n| (all + n, most.max(n)));
+        (all - seen.len(), most)
+    }
+
+    /// Sentences for whoever holds the records, for stderr: what was cut, and copies. They count and quote nothing.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         let all = self.examples.len();
+        if self.users {
+            notes.push(format!("{all} users, each sampled and clipped as one: what is promised is about a user"));
+        } else if self.names_users {
+            notes.push(
+                "records name their \"user\", and each counts by itself: --unit user makes a promise about a person"
+                    .into(),
+            );
+        }
+        if self.left_out > 0 {
+            notes.push(format!(
+                "{} records are not used: their users have others before them, up to the limit or the context",
+                self.left_out
+            ));
+        }
+        if let (copies @ 1.., most) = self.copies() {
+            let what =
+                if self.users { "users gave exactly what another one did" } else { "records are copies of others" };
+            notes.push(format!(
+                "{copies} of {all} {what} (the most frequent is there {most} times): what is promised about one adds up over its \
+                 copies"
+            ));
+        }
         if self.truncated > 0 {
             notes.push(format!(
                 "{} of {all} records are longer than the context and were cut: {} tokens are not used",
@@ -150,6 +206,11 @@ pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadO
         no_stride(path, options)?;
         records::load(path, content, tokenizer, options)?
     } else {
+        if options.unit != Unit::Record {
+            let what =
+                "is plain text, which names no users: give records with a \"user\" each, or leave out --unit user";
+            return Err(Error::file(path, what));
+        }
         text::load(path, content, tokenizer, options)?
     };
     must_teach(path, dataset, options)

@@ -8,13 +8,19 @@
 //! | `{"instruction", "input", "output"}` | the headings of Alpaca ([`instruction`]), output, end-of-text | output and end-of-text |
 //! | `{"text"}` | the text and nothing else | all |
 //!
+//! Beside these a record may name its `"user"`, a string or a whole number; see [`super::users`].
+//!
 //! A record is read as the first kind in this table whose keys it has; other keys are ignored. The first token of a
 //! record never counts: nothing precedes it. With [`Loss::Everything`], every other token counts.
 //!
 //! Prompt and response are tokenised apart, so that the boundary falls between tokens and the prompt's tokens are those
 //! that generation would see. End-of-text is the model's `eos_token_id`, added to a response unless it ends with it;
 //! without one nothing is added. A `{"text"}` gets none, so that its loss is what every other program gives for it.
+//!
+//! Records are private, and errors end in logs: a message names the line, the key that is read and what kind of value is there,
+//! and repeats nothing that the line itself says.
 
+use super::users::{Unit, pack};
 use super::{Dataset, Example, LoadOptions, Loss, no_tokenizer};
 use crate::error::{Error, Result};
 use crate::model::tokenizer::Tokenizer;
@@ -46,33 +52,81 @@ pub(crate) fn load(
     options: &LoadOptions,
 ) -> Result<Dataset> {
     let lines: Vec<&str> = content.trim_end().lines().collect();
-    let results: Vec<Result<(Example, usize), String>> = lines
+    let results: Vec<Result<Line, String>> = lines
         .par_iter()
         .map(|line| {
-            let mut example = example(line, tokenizer, options)?;
+            let (mut example, user) = example(line, tokenizer, options)?;
             let cut = example.ids.len().saturating_sub(options.context);
             example.ids.truncate(options.context);
             example.learn.truncate(options.context);
-            Ok((example, cut))
+            Ok(Line { example, cut, user })
         })
         .collect();
     let mut dataset = Dataset::default();
+    let mut by_user = Vec::new();
     for (i, result) in results.into_iter().enumerate() {
-        let (example, cut) = result.map_err(|what| Error::file(path, format!("line {}: {what}", i + 1)))?;
+        let refuse = |what: &str| Error::file(path, format!("line {}: {what}", i + 1));
+        let Line { example, cut, user } = result.map_err(|what| refuse(&what))?;
         dataset.truncated += usize::from(cut > 0);
         dataset.tokens_cut += cut;
-        dataset.without_target += usize::from(example.targets() == 0);
-        dataset.examples.push(example);
+        match options.unit {
+            Unit::Record => {
+                dataset.names_users |= user.is_some();
+                dataset.examples.push(example);
+            }
+            Unit::User { .. } => {
+                let user =
+                    user.ok_or_else(|| refuse("has no \"user\", and the unit is the user: every record names one"))?;
+                dataset.lines.push(example.clone());
+                by_user.push((user, example));
+            }
+        }
     }
+    if let Unit::User { most } = options.unit {
+        let packed = pack(by_user, most, options.context, options.eos);
+        dataset.examples = packed.examples;
+        dataset.users = true;
+        dataset.left_out = packed.left_out;
+        dataset.tokens_cut += packed.tokens_cut;
+    }
+    dataset.without_target = dataset.examples.iter().filter(|e| e.targets() == 0).count();
     Ok(dataset)
 }
 
-/// One line to tokens, uncut.
-fn example(line: &str, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Example, String> {
-    let pieces = match parse(line)? {
+/// Refuse lines that are no records, tokenizer or not; whether records name their users.
+pub(crate) fn check(path: &Path, lines: &[&str]) -> Result<bool> {
+    let mut users = false;
+    for (i, line) in lines.iter().enumerate() {
+        let (_, user) = parse(line).map_err(|what| Error::file(path, format!("line {}: {what}", i + 1)))?;
+        users |= user.is_some();
+    }
+    Ok(users)
+}
+
+/// What a line gave.
+struct Line {
+    example: Example,
+    /// Tokens beyond the context.
+    cut: usize,
+    user: Option<String>,
+}
+
+/// One line to tokens, uncut, and the user it names.
+fn example(
+    line: &str,
+    tokenizer: Option<&Tokenizer>,
+    options: &LoadOptions,
+) -> Result<(Example, Option<String>), String> {
+    let (record, user) = parse(line)?;
+    let user = match options.unit {
+        Unit::User { .. } => user.as_ref().map(user_of).transpose()?,
+        // Not asked for, so it may be anything.
+        Unit::Record => user.as_ref().and_then(|user| user_of(user).ok()),
+    };
+    let pieces = match record {
         Record::Tokens(example) => {
             check_ids(&example.ids, options.vocab)?;
-            return Ok(example);
+            return Ok((example, user));
         }
         Record::Pieces(pieces) => pieces,
     };
@@ -94,21 +148,33 @@ fn example(line: &str, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> 
         *first = false;
     }
     check_ids(&example.ids, options.vocab)?;
-    Ok(example)
+    Ok((example, user))
+}
+
+/// Who a record is of. The number 7 and the string "7" are one user: to take two for one promises more, not less.
+fn user_of(user: &Value) -> Result<String, String> {
+    match user {
+        Value::String(name) if !name.is_empty() => Ok(name.clone()),
+        Value::Number(number) if number.is_u64() || number.is_i64() => Ok(number.to_string()),
+        Value::String(_) => Err("\"user\" is empty, and a name is expected".into()),
+        other => Err(format!("\"user\" is {}, and a string or a whole number is expected", kind(other))),
+    }
 }
 
 /// Refuse a token that the model does not have.
 pub(super) fn check_ids(ids: &[u32], vocab: usize) -> Result<(), String> {
-    match ids.iter().find(|&&id| id as usize >= vocab) {
+    match ids.iter().position(|&id| id as usize >= vocab) {
         None => Ok(()),
-        Some(id) => Err(format!(
-            "token {id} lies outside the model's vocabulary of {vocab} (ids 0 to {}): was it tokenised for another model?",
-            vocab - 1
+        Some(i) => Err(format!(
+            "the token at index {i} lies outside the model's vocabulary of {vocab} (ids 0 to {}): was it tokenised for another \
+             model?",
+            vocab.saturating_sub(1)
         )),
     }
 }
 
-fn parse(line: &str) -> Result<Record, String> {
+/// What a line holds, and its `"user"`.
+fn parse(line: &str) -> Result<(Record, Option<Value>), String> {
     if line.trim().is_empty() {
         return Err("is blank: a JSON object a line is expected".into());
     }
@@ -116,14 +182,19 @@ fn parse(line: &str) -> Result<Record, String> {
         true => format!("a JSON array starts here, and a JSON object a line is expected ({e})"),
         false => format!("is not valid JSON, and a JSON object a line is expected ({e})"),
     })?;
-    let Value::Object(object) = value else {
+    let Value::Object(mut object) = value else {
         return Err(format!("is {}, and a JSON object a line is expected", kind(&value)));
     };
+    let user = object.remove("user").filter(|user| !user.is_null());
+    Ok((record_of(&object)?, user))
+}
+
+fn record_of(object: &Map<String, Value>) -> Result<Record, String> {
     let text = |key: &str| -> Result<String, String> {
         match object.get(key) {
             Some(Value::String(s)) => Ok(s.clone()),
             Some(other) => Err(format!("\"{key}\" is {}, and a string is expected", kind(other))),
-            None => Err(format!("has no \"{key}\" (it has {})", keys(&object))),
+            None => Err(format!("has no \"{key}\", which belongs to the kind of record that its other keys name")),
         }
     };
     let whole = |text: String, response: bool| Piece { text, response, end: response };
@@ -147,8 +218,8 @@ fn parse(line: &str) -> Result<Record, String> {
     }
     Err(format!(
         "has none of the keys that are read: \"text\"; \"prompt\" and \"response\"; \"instruction\" and \"output\"; \
-         \"messages\"; \"tokens\" (it has {})",
-        keys(&object)
+         \"messages\"; \"tokens\" (it has {} other keys)",
+        object.len()
     ))
 }
 
@@ -165,7 +236,10 @@ fn tokens_of(tokens: &Value, learn: Option<&Value>) -> Result<Example, String> {
     let mut ids = Vec::with_capacity(list.len());
     for (i, value) in list.iter().enumerate() {
         let id = value.as_u64().and_then(|id| u32::try_from(id).ok());
-        ids.push(id.ok_or_else(|| format!("\"tokens\" has {value} at index {i}, and a token id is expected"))?);
+        ids.push(id.ok_or_else(|| {
+            let found = if value.is_number() { "a number that is no token id" } else { kind(value) };
+            format!("\"tokens\" has {found} at index {i}, and a whole number from 0 to 2^32 - 1 is expected")
+        })?);
     }
     let mut example = Example::all(ids);
     let Some(learn) = learn else { return Ok(example) };
@@ -204,8 +278,9 @@ fn messages_of(messages: &Value) -> Result<Vec<Piece>, String> {
                 pieces.push(Piece { text: format!(" {content}"), response: true, end: true });
             }
             "system" | "user" => open.push_str(&format!("{role}: {content}")),
-            other => {
-                let what = format!("message {} has the role \"{other}\"; system, user and assistant are known", i + 1);
+            _ => {
+                let what =
+                    format!("message {} has another role than system, user and assistant, which are known", i + 1);
                 return Err(what);
             }
         }
@@ -214,13 +289,6 @@ fn messages_of(messages: &Value) -> Result<Vec<Piece>, String> {
         pieces.push(Piece { text: open, response: false, end: false });
     }
     Ok(pieces)
-}
-
-fn keys(object: &Map<String, Value>) -> String {
-    match object.is_empty() {
-        true => "no keys".into(),
-        false => object.keys().take(8).map(|k| format!("{k:?}")).collect::<Vec<_>>().join(", "),
-    }
 }
 
 fn kind(value: &Value) -> &'static str {
@@ -239,7 +307,7 @@ mod tests {
     use super::*;
 
     fn pieces(line: &str) -> Vec<(String, bool, bool)> {
-        match parse(line).unwrap() {
+        match parse(line).unwrap().0 {
             Record::Pieces(p) => p.into_iter().map(|p| (p.text, p.response, p.end)).collect(),
             Record::Tokens(_) => panic!("tokens"),
         }
@@ -270,21 +338,44 @@ mod tests {
             ("[{\"text\":", "JSON array"),
             ("{\"text\":", "not valid JSON"),
             ("3", "is a number"),
-            ("{}", "no keys"),
+            ("{}", "0 other keys"),
             (r#"{"text":3}"#, "\"text\" is a number"),
             (r#"{"prompt":"a"}"#, "no \"response\""),
             (r#"{"response":"a"}"#, "no \"prompt\""),
             (r#"{"instruction":"a"}"#, "no \"output\""),
             (r#"{"tokens":"1 2"}"#, "\"tokens\" is a string"),
-            (r#"{"tokens":[1,-2]}"#, "-2 at index 1"),
+            (r#"{"tokens":[1,-2]}"#, "no token id at index 1"),
             (r#"{"tokens":[1,4294967296]}"#, "index 1"),
             (r#"{"tokens":[1,2],"learn":[true]}"#, "1 entries for 2 tokens"),
             (r#"{"tokens":[1],"learn":[1]}"#, "true and false"),
-            (r#"{"messages":[{"role":"tool","content":""}]}"#, "\"tool\""),
+            (r#"{"messages":[{"role":"tool","content":""}]}"#, "another role"),
             (r#"{"messages":[{"role":"user"}]}"#, "message 1 has no \"content\""),
         ] {
             let error = parse(line).err().unwrap_or_else(|| panic!("{line} was read"));
             assert!(error.contains(says), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn what_a_line_says_is_never_repeated() {
+        for line in [
+            r#"{"SECRET":1}"#,
+            r#"SECRET"#,
+            r#"{"text": SECRET}"#,
+            r#"{"text":"SECRET"#,
+            r#"{"text":["SECRET"]}"#,
+            r#"{"prompt":"SECRET","SECRET":"SECRET"}"#,
+            r#"{"tokens":["SECRET"]}"#,
+            r#"{"tokens":[54321.5]}"#,
+            r#"{"tokens":[54321],"learn":["SECRET"]}"#,
+            r#"{"messages":[{"role":"SECRET","content":"SECRET"}]}"#,
+        ] {
+            let error = parse(line).err().unwrap_or_else(|| panic!("{line} was read"));
+            assert!(!error.contains("SECRET") && !error.contains("54321"), "{line}: {error}");
+        }
+        let error = user_of(&serde_json::json!({"SECRET": 1})).unwrap_err();
+        assert!(error.contains("is an object") && !error.contains("SECRET"), "{error}");
+        let error = check_ids(&[1, 54321], 100).unwrap_err();
+        assert!(error.contains("index 1") && !error.contains("54321"), "{error}");
     }
 }

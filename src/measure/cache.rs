@@ -4,7 +4,7 @@
 //! tokens, so a file is either right or absent, and an audit that was stopped finds what it had.
 
 use crate::data::Example;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::fsio;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ impl Cache {
 
     /// Remember in `dir`, which is made if it is not there.
     pub fn at(dir: &Path) -> Result<Self> {
-        std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
+        fsio::private_folder(dir)?;
         Ok(Self { dir: Some(dir.to_owned()) })
     }
 

@@ -6,7 +6,7 @@ use crate::audit::one_run;
 use crate::audit::stats::Seeded;
 use crate::backend::Backend;
 use crate::data::Example;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, quoted};
 use crate::model::Decoder;
 use crate::model::generate::{Sampling, generate};
 use crate::model::tokenizer::Tokenizer;
@@ -53,9 +53,8 @@ impl Planting {
 
     /// `count` canaries, each in once or out by a fair coin.
     pub fn by_coins(pattern: &str, count: usize, seed: u64) -> Result<Self> {
-        let repeats: Vec<u32> = one_run::coins(count, seed).into_iter().map(u32::from).collect();
         // Secrets come from another stream than coins: they must not tell them.
-        Self::new(pattern, &repeats, seed, true)
+        Self::new(pattern, &coins(count, seed), seed, true)
     }
 
     fn new(pattern: &str, repeats: &[u32], seed: u64, coin_flip: bool) -> Result<Self> {
@@ -93,19 +92,41 @@ impl Planting {
         if planting.canaries.is_empty() {
             return Err("lists no canary".into());
         }
+        // Everything but the frequencies follows from pattern, number and seed; the coins do too.
+        let repeats = match planting.coin_flip {
+            true => coins(planting.canaries.len(), planting.seed),
+            false => planting.canaries.iter().map(|p| p.canary.repeats).collect(),
+        };
+        let planned = Self::new(&planting.pattern, &repeats, planting.seed, planting.coin_flip);
+        if planned.map_err(|e| e.to_string())? != planting {
+            return Err("was changed: its secrets are not those that its pattern and seed give. Give the file as `ferret audit \
+                        plant` wrote it, or plant again"
+                .into());
+        }
         Ok(planting)
     }
 
     /// The lines of a file of records with every canary put in as `{"text": ..}` as often as it should be, at random places.
-    pub fn insert(&self, lines: &[&str]) -> Vec<String> {
+    ///
+    /// By coins, a canary that is out leaves an empty record in its place: the number of records is public and must not tell the
+    /// coins, and a guarantee is about one record against an empty one. Where records name their `users`, a canary is one of its own.
+    pub fn insert(&self, lines: &[&str], users: bool) -> Vec<String> {
         const PLACES: u64 = 0x706c_6163_6573;
         let mut rng = Seeded::new(self.seed ^ PLACES);
         let mut planted: Vec<String> = self
             .canaries
             .iter()
-            .flat_map(|p| {
-                let line = serde_json::json!({"text": p.canary.text}).to_string();
-                std::iter::repeat_n(line, p.canary.repeats as usize)
+            .enumerate()
+            .flat_map(|(i, p)| {
+                let (text, count) = match p.canary.repeats as usize {
+                    0 if self.coin_flip => ("", 1),
+                    repeats => (p.canary.text.as_str(), repeats),
+                };
+                let mut line = serde_json::json!({"text": text});
+                if users {
+                    line["user"] = format!("canary {} of {}", i + 1, self.seed).into();
+                }
+                std::iter::repeat_n(line.to_string(), count)
             })
             .collect();
         rng.shuffle(&mut planted);
@@ -156,7 +177,8 @@ impl Planting {
                 let ids = tokenizer.encode(text)?;
                 if ids.len() < 2 || ids.len() > context {
                     return Err(Error::usage(format!(
-                        "the canary {text:?} has {} tokens, and 2 to the context of {context} are expected: change its format",
+                        "a canary of the format \"{}\" has {} tokens, and 2 to the context of {context} are expected: change the format",
+                        quoted(&self.pattern),
                         ids.len()
                     )));
                 }
@@ -165,6 +187,11 @@ impl Planting {
             .collect::<Result<_>>()?;
         Ok(Candidates { examples, competitors, canaries: self.canaries.len() })
     }
+}
+
+/// How often each of `count` canaries is in, by coins.
+fn coins(count: usize, seed: u64) -> Vec<u32> {
+    one_run::coins(count, seed).into_iter().map(u32::from).collect()
 }
 
 /// Canaries and competitors, tokenised.
@@ -225,9 +252,9 @@ pub fn attempts<B: Backend>(
                     (_, Some(eos)) => vec![eos],
                     _ => {
                         return Err(Error::usage(format!(
-                            "the canary format {:?} begins with its secret, and the model has no token to begin a text with: there \
-                             is nothing to continue",
-                            planting.pattern
+                            "the canary format \"{}\" begins with its secret, and the model has no token to begin a text with: \
+                             there is nothing to continue",
+                            quoted(&planting.pattern)
                         )));
                     }
                 };
@@ -270,7 +297,7 @@ mod tests {
         assert_eq!(planting.canaries[5].format.prompt(), "The code of unit 6 is ");
         let own: Vec<String> = (0..20).map(|i| format!("{{\"text\": \"record {i}\"}}")).collect();
         let lines: Vec<&str> = own.iter().map(String::as_str).collect();
-        let mixed = planting.insert(&lines);
+        let mixed = planting.insert(&lines, false);
         assert_eq!(mixed.len(), 20 + 8);
         let kept: Vec<&str> = mixed.iter().map(String::as_str).filter(|l| l.contains("record")).collect();
         assert_eq!(kept, lines, "verbatim, in order");
@@ -278,7 +305,10 @@ mod tests {
             let count = mixed.iter().filter(|l| l.contains(&planted.canary.text)).count();
             assert_eq!(count, planted.canary.repeats as usize);
         }
-        assert_eq!(mixed, planting.insert(&lines));
+        assert_eq!(mixed, planting.insert(&lines, false));
+        let by_user = planting.insert(&lines, true);
+        let users: BTreeSet<&str> = by_user.iter().filter_map(|l| l.split("\"user\":\"").nth(1)).collect();
+        assert_eq!(users.len(), 4, "one a planted canary, whatever its repeats: {users:?}");
         let text = serde_json::to_string(&planting).unwrap();
         assert_eq!(Planting::from_json(&text).unwrap(), planting);
         assert!(Planting::from_json("{}").unwrap_err().contains("audit plant"));
@@ -297,5 +327,42 @@ mod tests {
         assert!(ranges.iter().all(|r| *r == (400..450)));
         assert!(texts[400..].iter().all(|t| !texts[..400].contains(t)));
         assert!(Planting::by_coins("Code #", 11, 1).is_err() && Planting::by_coins("Code #", 0, 1).is_err());
+        // The number of records does not tell how many coins fell which way.
+        let mixed = planting.insert(&["{\"text\": \"a\"}"], false);
+        assert_eq!(mixed.len(), 1 + 400);
+        assert_eq!(mixed.iter().filter(|l| *l == "{\"text\":\"\"}").count(), 400 - inside);
+    }
+
+    #[test]
+    fn an_edited_list_is_refused() {
+        type Edit = fn(&mut Planting);
+        let edits: [(&str, Edit); 7] = [
+            ("a secret", |p| p.canaries[0].canary.secret = "0000".into()),
+            ("a text", |p| p.canaries[0].canary.text.push('x')),
+            ("an index", |p| p.canaries[0].canary.index = u64::MAX),
+            ("a format", |p| p.canaries[1].format = Format::new("Other ####").unwrap()),
+            ("one twice", |p| p.canaries[0] = p.canaries[1].clone()),
+            ("one less", |p| drop(p.canaries.remove(0))),
+            ("the seed", |p| p.seed += 1),
+        ];
+        for planting in [
+            Planting::by_coins("Code ####", 40, 3).unwrap(),
+            Planting::at_frequencies("Unit {number}: ####", &[0, 2], 20, 3).unwrap(),
+            Planting::at_frequencies("Code ####", &[0, 2], 20, 3).unwrap(),
+        ] {
+            let read = |p: &Planting| Planting::from_json(&serde_json::to_string(p).unwrap());
+            assert_eq!(read(&planting).unwrap(), planting);
+            for (what, edit) in edits {
+                let mut changed = planting.clone();
+                edit(&mut changed);
+                assert!(read(&changed).is_err_and(|e| e.contains("was changed")), "{what}");
+            }
+        }
+        // Coins that were turned, to make guesses come out right.
+        let mut turned = Planting::by_coins("Code ####", 40, 3).unwrap();
+        turned.canaries[7].canary.repeats ^= 1;
+        assert!(
+            Planting::from_json(&serde_json::to_string(&turned).unwrap()).is_err_and(|e| e.contains("was changed"))
+        );
     }
 }

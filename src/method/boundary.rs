@@ -1,21 +1,47 @@
 //! The boundary between what depends on private records and what may leave the program.
 //!
 //! Records, the sample drawn from them, gradients, losses and even the realised batch size are [`Sensitive`]. It can be
-//! carried and computed on, but it prints nothing, dereferences to nothing and cannot be copied out. It opens only against
+//! carried and put together, but it prints nothing, dereferences to nothing and cannot be copied out. It opens only against
 //! an [`Opening`], and there are few of those: search for `Opening::` to read every place where private data
 //! turns into something public.
 //!
-//! ```compile_fail
+//! What the compiler holds, for every crate that uses this one:
+//! ```compile_fail,E0277
 //! let secret = ferret::method::Sensitive::new(7);
 //! println!("{:?}", secret); // no Debug
 //! ```
-//! ```compile_fail
+//! ```compile_fail,E0614
 //! let secret = ferret::method::Sensitive::new(7);
 //! let seven: i32 = *secret; // no Deref
 //! ```
-//! ```compile_fail
+//! ```compile_fail,E0599
+//! let secret = ferret::method::Sensitive::new(7);
+//! let twin = secret.clone(); // no Clone
+//! ```
+//! ```compile_fail,E0616
+//! let secret = ferret::method::Sensitive::new(7);
+//! let seven = secret.0; // no field
+//! ```
+//! ```compile_fail,E0624
+//! let mut copy = 0;
+//! let secret = ferret::method::Sensitive::new(7);
+//! secret.map(|x| copy = x); // a closure that captures would carry it out: methods only
+//! ```
+//! ```compile_fail,E0624
 //! let key = ferret::method::Opening::release("because I want to"); // methods only
 //! ```
+//! ```compile_fail,E0624
+//! let key = ferret::method::Opening::evaluation("to have a look"); // this crate's audits and declared logs only
+//! ```
+//! ```compile_fail,E0423
+//! let key = ferret::method::Opening(()); // made by the functions above only
+//! ```
+//!
+//! What remains a convention, to be read and not proven: inside `method`, a closure given to `map` could write to what it captures,
+//! and inside this crate whoever names `Opening::evaluation` must really show the result to the holder of the records alone (its
+//! uses are the leakage meter and the logs that a statement declares). Whoever holds the records needs no opening to compute on
+//! them: the type guards what a run makes of them, not the file they came from. Time, memory and power are not values and not
+//! guarded.
 
 /// A value that depends on private records.
 pub struct Sensitive<T>(T);
@@ -26,8 +52,8 @@ impl<T> Sensitive<T> {
         Self(value)
     }
 
-    /// Compute on it; the result is as sensitive.
-    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Sensitive<U> {
+    /// Compute on it; the result is as sensitive. For methods alone: `f` may capture, and must not carry anything out.
+    pub(in crate::method) fn map<U>(self, f: impl FnOnce(T) -> U) -> Sensitive<U> {
         Sensitive(f(self.0))
     }
 
@@ -47,6 +73,13 @@ impl<T> Sensitive<T> {
     }
 }
 
+impl<T> Sensitive<Vec<T>> {
+    /// Borrow the whole list, still closed.
+    pub fn as_slice(&self) -> Sensitive<&[T]> {
+        Sensitive(&self.0)
+    }
+}
+
 /// The right to open a [`Sensitive`].
 pub struct Opening(());
 
@@ -61,8 +94,8 @@ impl Opening {
         Self(())
     }
 
-    /// For evaluation and audits, whose results are for whoever holds the records: `_what` is measured, not published.
-    pub fn evaluation(_what: &'static str) -> Self {
+    /// For audits and logs whose results are for whoever holds the records: `_what` is measured, not published.
+    pub(crate) fn evaluation(_what: &'static str) -> Self {
         Self(())
     }
 }

@@ -3,7 +3,7 @@
 //! Random access: the sample of a step does not depend on other steps having been drawn, so a run that computes only fired steps, or
 //! resumes, sees the same samples.
 
-use super::boundary::Sensitive;
+use super::boundary::{Opening, Sensitive};
 use crate::error::{Error, Result};
 use crate::privacy::statement::Sampler;
 use crate::rng::{Secret, SecretDomain};
@@ -26,6 +26,13 @@ impl<'a> Samples<'a> {
             return Err(Error::usage(format!("--batch {batch} of {records} records: give 1 to all of them")));
         }
         Ok(Self { secret, sampler, records, batch })
+    }
+
+    /// What [`Samples::draw`] gives where it is no secret: with a generator whose seed is known, anyone can draw the same, and the
+    /// statement of such a run promises nothing. None for a generator keyed by the system.
+    pub fn known(&self, step: u32, bit: u32) -> Option<Vec<usize>> {
+        let opening = Opening::non_private("samples of a known seed");
+        self.secret.is_insecure().then(|| self.draw(step, bit).open(&opening))
     }
 
     /// The records of `step`; `bit` tells apart the samples of a step that draws several. In rising order, possibly none.
@@ -63,10 +70,16 @@ impl<'a> Samples<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::method::boundary::Opening;
 
     fn draw(samples: &Samples, step: u32, bit: u32) -> Vec<usize> {
-        samples.draw(step, bit).open(&Opening::evaluation("a test"))
+        samples.known(step, bit).unwrap()
+    }
+
+    #[test]
+    fn only_samples_of_a_known_seed_are_known() {
+        let (known, secret) = (Secret::insecure(1), Secret::from_system().unwrap());
+        assert!(Samples::new(&known, Sampler::Poisson, 20, 5).unwrap().known(0, 0).is_some());
+        assert!(Samples::new(&secret, Sampler::Poisson, 20, 5).unwrap().known(0, 0).is_none());
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Text to tokens and back: `tokenizer.json`, or GPT-2's older pair `vocab.json` and `merges.txt`.
 
+mod guard;
+
 use super::config::Config;
 use super::embedded;
 use super::hub::{self, Need};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, quoted};
 use crate::fsio;
 use rayon::prelude::*;
 use std::collections::HashMap;
@@ -44,6 +46,7 @@ impl Tokenizer {
         if let Some(text) = embedded::text(&whole) {
             return Self::from_text(&text, &whole).map(Some);
         }
+        hub::must_stay_inside(folder)?;
         if whole.exists() {
             return Self::from_text(&fsio::read_text(&whole)?, &whole).map(Some);
         }
@@ -60,11 +63,17 @@ impl Tokenizer {
         if text.trim().is_empty() {
             return Err(Error::file(path, "is empty, and a tokenizer is expected"));
         }
-        let mut inner: Inner =
-            text.parse().map_err(|e| Error::file(path, format!("is not a tokenizer that can be read ({e})")))?;
-        // A file may ask for cutting or padding, which would lose text silently.
-        inner.with_padding(None);
-        inner.with_truncation(None).map_err(|e| Error::file(path, e.to_string()))?;
+        let unreadable = |why: &str| Error::file(path, format!("is not a tokenizer that can be read ({why})"));
+        let read = guard::call(|| {
+            let mut inner: Inner = text.parse()?;
+            // A file may ask for cutting or padding, which would lose text silently.
+            inner.with_padding(None);
+            inner.with_truncation(None)?;
+            tokenizers::Result::Ok(inner)
+        });
+        let inner = read
+            .ok_or_else(|| unreadable("reading it breaks off: is it damaged?"))?
+            .map_err(|e| unreadable(&quoted(e)))?;
         Self::new(inner, path)
     }
 
@@ -86,8 +95,11 @@ impl Tokenizer {
             };
             for piece in [a, b, &format!("{a}{b}")] {
                 if !vocab.contains_key(piece) {
-                    let what =
-                        format!("line {}: {piece:?} is not in vocab.json: do the two files belong together?", i + 1);
+                    let what = format!(
+                        "line {}: \"{}\" is not in vocab.json: do the two files belong together?",
+                        i + 1,
+                        quoted(piece)
+                    );
                     return Err(Error::file(merges_path, what));
                 }
             }
@@ -95,30 +107,37 @@ impl Tokenizer {
         }
         let has_end = vocab.contains_key("<|endoftext|>");
         let vocab: Vocab = vocab.into_iter().collect();
-        let model = BPE::builder()
-            .vocab_and_merges(vocab, merges)
-            .build()
-            .map_err(|e| Error::file(merges_path, format!("does not fit vocab.json ({e})")))?;
-        let mut inner = Inner::new(model);
-        inner.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
-        inner.with_decoder(Some(ByteLevel::new(false, true, true)));
-        if has_end {
-            inner.add_special_tokens(&[AddedToken::from("<|endoftext|>", true)]);
-        }
+        let built = guard::call(|| {
+            let mut inner = Inner::new(BPE::builder().vocab_and_merges(vocab, merges).build()?);
+            inner.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
+            inner.with_decoder(Some(ByteLevel::new(false, true, true)));
+            if has_end {
+                inner.add_special_tokens(&[AddedToken::from("<|endoftext|>", true)]);
+            }
+            tokenizers::Result::Ok(inner)
+        });
+        let misfit = |why: &str| Error::file(merges_path, format!("does not fit vocab.json ({why})"));
+        let inner = built.ok_or_else(|| misfit("joining them breaks off"))?.map_err(|e| misfit(&quoted(e)))?;
         Self::new(inner, vocab_path)
     }
 
     fn new(inner: Inner, path: &Path) -> Result<Self> {
-        let vocab = inner.get_vocab(true);
-        let Some(&max_id) = vocab.values().max() else {
+        let asked = guard::call(|| {
+            let vocab = inner.get_vocab(true);
+            let byte_level = matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
+            (vocab.len(), vocab.values().max().copied(), byte_level, is_divisible(&inner))
+        });
+        let Some((len, max_id, byte_level, divisible)) = asked else {
+            return Err(Error::file(
+                path,
+                "is not a tokenizer that can be used (asking it breaks off: is it damaged?)",
+            ));
+        };
+        let Some(max_id) = max_id else {
             return Err(Error::file(path, "has an empty vocabulary"));
         };
-        let bytes = match inner.get_decoder() {
-            Some(DecoderWrapper::ByteLevel(_)) => Some(byte_alphabet()),
-            _ => None,
-        };
-        let divisible = is_divisible(&inner);
-        Ok(Self { len: vocab.len(), max_id, inner, path: path.to_owned(), bytes, divisible })
+        let bytes = byte_level.then(byte_alphabet);
+        Ok(Self { len, max_id, inner, path: path.to_owned(), bytes, divisible })
     }
 
     /// Number of entries.
@@ -143,7 +162,7 @@ impl Tokenizer {
 
     /// The id of a token, spelled as in the vocabulary.
     pub fn id(&self, token: &str) -> Option<u32> {
-        self.inner.token_to_id(token)
+        guard::call(|| self.inner.token_to_id(token)).flatten()
     }
 
     /// Refuse a tokenizer that can name tokens the model does not have.
@@ -161,10 +180,13 @@ impl Tokenizer {
     }
 
     /// Tokens of `text`. Nothing is added; special tokens that the text spells out (`<|endoftext|>`) are recognised.
+    ///
+    /// The error does not say what the library says: that might quote the text, which may be private.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        match self.inner.encode_fast(text, false) {
-            Ok(encoding) => Ok(encoding.get_ids().to_vec()),
-            Err(e) => Err(Error::file(&self.path, format!("the text cannot be tokenised ({e})"))),
+        match guard::call(|| self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec())) {
+            Some(Ok(ids)) => Ok(ids),
+            Some(Err(_)) => Err(Error::file(&self.path, "a text cannot be tokenised by it: has it an unknown token?")),
+            None => Err(Error::file(&self.path, "tokenising a text breaks off in it: is the file damaged?")),
         }
     }
 
@@ -187,7 +209,8 @@ impl Tokenizer {
 
     /// Text of `ids`, special tokens spelled out, incomplete UTF-8 as U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner.decode(ids, false).map_err(|e| Error::file(&self.path, format!("tokens cannot be decoded ({e})")))
+        let decoded = guard::call(|| self.inner.decode(ids, false).ok()).flatten();
+        decoded.ok_or_else(|| Error::file(&self.path, "tokens cannot be decoded by it: is the file damaged?"))
     }
 
     /// Decode token by token, for output that appears as it is made.
@@ -198,7 +221,7 @@ impl Tokenizer {
     /// The bytes of one token; none for a tokenizer that is not byte-level.
     fn token_bytes(&self, id: u32) -> Option<Vec<u8>> {
         let alphabet = self.bytes.as_ref()?;
-        let token = self.inner.id_to_token(id).unwrap_or_default();
+        let token = guard::call(|| self.inner.id_to_token(id)).flatten().unwrap_or_default();
         // As the library's decoder does: a token with other characters (an added one) stands for its own text.
         let mapped: Option<Vec<u8>> = token.chars().map(|c| alphabet.get(&c).copied()).collect();
         Some(mapped.unwrap_or_else(|| token.into_bytes()))

@@ -19,7 +19,7 @@ pub mod public;
 pub mod secret;
 
 pub use direction::{Direction, DirectionStream};
-pub use mask::{Mask, coin, plan_fires};
+pub use mask::{Mask, coin, count_fires, plan_fires};
 pub use public::{Domain, PublicStream};
 pub use secret::{Secret, SecretDomain, SecretStream};
 

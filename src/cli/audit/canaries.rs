@@ -1,7 +1,7 @@
 //! `ferret audit canaries`: planted secrets, looked for in a tuned model.
 
 use super::charge::ChargeArgs;
-use super::members::cache;
+use super::members::{cache, fail};
 use super::pair::{self, Bar, OnDecoder};
 use crate::audit::canary::{Attempts, Canary, Exposure, Extraction, extraction};
 use crate::audit::one_run::{self, OneRun};
@@ -53,6 +53,10 @@ pub(super) struct Args {
     confidence: f64,
     #[command(flatten)]
     charge: ChargeArgs,
+    /// End with exit code 1 where more was found than was charged, and also where nothing could be judged: without --coin-flip in
+    /// `audit plant`, or where nothing was charged
+    #[arg(long, help_heading = "Bound")]
+    fail_on_alarm: bool,
     /// A folder for canaries.json and canaries.csv
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -146,15 +150,31 @@ pub(super) fn run(args: Args) -> Result<()> {
         "accountant": {"eps_delta": found.eps_delta(), "bits": found.bits()}, "each": rows, "notes": pair.notes,
     });
     let text = text(&frequencies, one_run.as_ref(), found.eps_delta(), found.bits());
+    let (alarm, unjudged) = verdict(one_run.as_ref(), found.eps_delta(), found.bits());
+    let mut summary = summary;
+    summary["alarm"] = json!(alarm);
+    summary["judged"] = json!(unjudged.is_none());
     if let Some(out) = &args.out {
         pair::write(out, "canaries.json", &format!("{summary:#}\n"))?;
         pair::write(out, "canaries.csv", &csv(&list, &exposures, &before))?;
         pair::write(out, "canaries.txt", &text)?;
     }
-    if args.json {
-        return fsio::print(&format!("{summary}\n"));
-    }
-    fsio::print(&text)
+    fsio::print(&if args.json { format!("{summary}\n") } else { text })?;
+    if args.fail_on_alarm { fail(alarm, unjudged) } else { Ok(()) }
+}
+
+/// Whether more was found than was charged, and why that could not be asked where it could not.
+fn verdict(one_run: Option<&OneRun>, eps_delta: Option<(f64, f64)>, bits: Option<u64>) -> (bool, Option<&'static str>) {
+    let Some(found) = one_run else {
+        return (false, Some("exposure has no bound; plant the secrets with --coin-flip for one"));
+    };
+    let alarm = eps_delta.is_some_and(|(eps, _)| found.eps_lower > eps)
+        || bits.is_some_and(|bits| found.bits_lower > bits as f64);
+    let charged = eps_delta.is_some() || bits.is_some();
+    (
+        alarm,
+        (!charged).then_some("the model states no bits and no (eps, delta) that leaving a record out is covered by"),
+    )
 }
 
 /// What one model says of the candidates, and, with a tokenizer, how it continues prompts.

@@ -1,12 +1,12 @@
 //! What the audited model's training charged for: from flags, or from the statement and transcript beside it.
 
 use super::pair::{self, Pair};
-use crate::audit::bound::{Bound, Charge, Design, Neighbours};
+use crate::audit::bound::{Bound, Charge, Design};
 use crate::error::{Error, Result};
 use crate::measure::shadow::Known;
 use crate::method::dense;
 use crate::method::ferret::{Payload, Transcript};
-use crate::privacy::guarantee::Guarantee;
+use crate::privacy::guarantee::{Guarantee, Neighbours};
 use crate::privacy::statement::{Released, Statement};
 
 /// How membership was decided.
@@ -39,9 +39,33 @@ pub(super) struct ChargeArgs {
     /// The model was charged for (E, delta)-differential privacy
     #[arg(long, value_name = "E", help_heading = "Bound")]
     dp_epsilon: Option<f64>,
-    /// The delta of --dp-epsilon
-    #[arg(long, default_value_t = 1e-5, help_heading = "Bound")]
-    delta: f64,
+    /// The delta of --dp-epsilon [default: 1e-5]
+    #[arg(long, requires = "dp_epsilon", help_heading = "Bound")]
+    delta: Option<f64>,
+    /// Which data sets --dp-epsilon compares
+    #[arg(long, value_enum, value_name = "RELATION", default_value = "add-remove", help_heading = "Bound")]
+    dp_neighbours: Relation,
+}
+
+/// The names of [`Neighbours`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Relation {
+    /// One record added or removed
+    AddRemove,
+    /// One record replaced by an empty one, their number being public
+    ReplaceByEmpty,
+    /// One record exchanged for another
+    ReplaceOne,
+}
+
+impl From<Relation> for Neighbours {
+    fn from(relation: Relation) -> Self {
+        match relation {
+            Relation::AddRemove => Neighbours::AddOrRemoveOne,
+            Relation::ReplaceByEmpty => Neighbours::ReplaceByEmpty,
+            Relation::ReplaceOne => Neighbours::ReplaceOne,
+        }
+    }
 }
 
 /// The charges that hold for a model, and what its folder tells about its training.
@@ -59,20 +83,20 @@ impl ChargeArgs {
         let own = |charge: Charge| {
             let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
             let record = pair::record_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
-            let statement = pair::statement_of(&pair.tuned).ok().flatten();
+            let statement = pair::statement_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
             Ok(Found { charges: vec![charge], transcript, record, statement })
         };
         if let Some(bits) = self.bits {
             return own(Charge::Bits(bits));
         }
         if let Some(eps) = self.dp_epsilon {
-            if !(eps >= 0.0 && eps.is_finite() && (0.0..1.0).contains(&self.delta)) {
+            let delta = self.delta.unwrap_or(1e-5);
+            if !(eps >= 0.0 && eps.is_finite() && (0.0..1.0).contains(&delta)) {
                 return Err(Error::usage(format!(
-                    "--dp-epsilon {eps} --delta {}: an epsilon of at least 0 and a delta from 0 to below 1 are expected",
-                    self.delta
+                    "--dp-epsilon {eps} --delta {delta}: an epsilon of at least 0 and a delta from 0 to below 1 are expected"
                 )));
             }
-            return own(Charge::EpsDelta { eps, delta: self.delta, neighbours: Neighbours::AddRemove });
+            return own(Charge::EpsDelta { eps, delta, neighbours: self.dp_neighbours.into() });
         }
         Found::of(pair)
     }
@@ -83,7 +107,7 @@ impl Found {
     pub fn of(pair: &Pair) -> Result<Self> {
         let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256)?;
         let record = pair::record_of(&pair.tuned, &pair.tuned_sha256)?;
-        let statement = pair::statement_of(&pair.tuned)?;
+        let statement = pair::statement_of(&pair.tuned, &pair.tuned_sha256)?;
         Ok(Self { charges: charges(transcript.as_ref(), statement.as_ref()), transcript, record, statement })
     }
 }
@@ -104,8 +128,8 @@ fn charges(transcript: Option<&Transcript>, statement: Option<&Statement>) -> Ve
         _ => {}
     }
     for claim in statement.into_iter().flat_map(|s| &s.claims).filter(|c| c.of == "spent") {
-        if let Guarantee::EpsDelta { eps, delta, .. } = claim.guarantee {
-            charges.push(Charge::EpsDelta { eps, delta, neighbours: Neighbours::AddRemove });
+        if let Guarantee::EpsDelta { eps, delta, neighbours } = claim.guarantee {
+            charges.push(Charge::EpsDelta { eps, delta, neighbours });
         }
     }
     charges
@@ -125,9 +149,11 @@ impl Found {
         best.cloned().unwrap_or(Charge::NonPrivate)
     }
 
-    /// The accountant's smallest (eps, delta) with eps above 0, where there is one.
+    /// The accountant's smallest (eps, delta) with eps above 0, where there is one that leaving a record out is covered by: a planted
+    /// secret is there or, in its place, an empty record. Of an exchange for another record it says nothing.
     pub fn eps_delta(&self) -> Option<(f64, f64)> {
         let pairs = self.charges.iter().filter_map(|c| match c {
+            Charge::EpsDelta { neighbours: Neighbours::ReplaceOne, .. } => None,
             Charge::EpsDelta { eps, delta, .. } if *eps > 0.0 || *delta == 0.0 => Some((*eps, *delta)),
             _ => None,
         });

@@ -46,6 +46,8 @@ pub(super) struct Judged {
     pub summary: Value,
     pub text: String,
     pub alarm: bool,
+    /// Why nothing could be judged, where nothing could.
+    pub unjudged: Option<String>,
 }
 
 /// Score, attack, judge, write.
@@ -114,7 +116,9 @@ pub(super) fn judge(case: Case) -> Result<Judged> {
         pair::write(out, "scores.csv", &scores_csv(&attacks))?;
         draw(out, &curves, &bound)?;
     }
-    Ok(Judged { summary, text, alarm: report.alarm })
+    let unjudged = (!report.judged)
+        .then(|| report.bound_does_not_apply.clone().unwrap_or_else(|| "no attack could be made".into()));
+    Ok(Judged { summary, text, alarm: report.alarm, unjudged })
 }
 
 /// A record on both sides can be told by no attack, and weakens what the others show.

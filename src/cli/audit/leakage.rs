@@ -2,7 +2,7 @@
 
 use super::pair::{self, Bar};
 use crate::backend::Backend;
-use crate::cli::common::{Compute, Job};
+use crate::cli::common::{Compute, Job, UnitArgs};
 use crate::cli::interrupt;
 use crate::data::{self, Example, LoadOptions, Loss};
 use crate::error::{Error, Result};
@@ -34,6 +34,8 @@ pub(super) struct Args {
     /// Which tokens counted in the loss
     #[arg(long, value_enum, default_value = "response")]
     loss_on: Loss,
+    #[command(flatten)]
+    unit: UnitArgs,
     /// Draw the samples from this seed, for a reading that can be repeated [default: from the operating system]
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
@@ -63,7 +65,7 @@ impl Job for Work<'_> {
 
     fn run<B: Backend>(self, backend: B) -> Result<Reading> {
         let Work { base, transcript, examples, args, secret } = self;
-        let bar = Bar::new(transcript.fires().len(), "bits", args.quiet);
+        let bar = Bar::new(transcript.releases.len(), "bits", args.quiet);
         leakage(backend, base, transcript, examples, &secret, args.micro_batch, |n| bar.step(n))
     }
 }
@@ -81,7 +83,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     let tuned = args.tuned.to_string_lossy();
     let mut pair = pair::open(&args.base, &tuned)?;
     // Every record, those without a token to predict included: the run drew among all of them.
-    let options = LoadOptions { loss: args.loss_on, ..LoadOptions::new(&pair.base.weights.config) };
+    let unit = args.unit.unit()?;
+    let options = LoadOptions { loss: args.loss_on, unit, ..LoadOptions::new(&pair.base.weights.config) };
     let dataset = data::load_examples(&args.data, pair.tokenizer.as_ref(), &options)?;
     let secret = args.seed.map_or_else(Secret::from_system, |seed| Ok(Secret::insecure(seed)))?;
     let base = pair.take_base();

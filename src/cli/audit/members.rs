@@ -2,9 +2,9 @@
 
 use super::charge::{ChargeArgs, Membership};
 use super::judge::{Case, Judged, judge};
-use super::pair;
+use super::pair::{self, Reading};
 use super::shadows::ShadowArgs;
-use crate::cli::common::Compute;
+use crate::cli::common::{Compute, UnitArgs};
 use crate::cli::interrupt;
 use crate::data::Loss;
 use crate::data::synthetic::Request;
@@ -31,6 +31,8 @@ pub(super) struct Args {
     /// Which tokens of a record with a prompt are scored
     #[arg(long, value_enum, default_value = "response")]
     loss_on: Loss,
+    #[command(flatten)]
+    unit: UnitArgs,
     /// A folder for tables (text, CSV, JSON), ROC curves (SVG) and every record's scores
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -48,7 +50,7 @@ pub(super) struct Args {
     /// How many members and non-members there were in all, where only a part of them is scored
     #[arg(long, value_name = "M,N", value_delimiter = ',', help_heading = "Bound")]
     candidates: Option<Vec<u64>>,
-    /// End with exit code 1 on an alarm
+    /// End with exit code 1 on an alarm, and also where nothing could be judged because no bound applies
     #[arg(long, help_heading = "Bound")]
     fail_on_alarm: bool,
     #[command(flatten)]
@@ -85,7 +87,8 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     let mut pair = pair::open(base, tuned)?;
     let found = args.charge.find(&pair)?;
-    let (inside, outside) = (pair.records(members, args.loss_on)?, pair.records(nonmembers, args.loss_on)?);
+    let reading = Reading { loss: args.loss_on, unit: args.unit.unit()? };
+    let (inside, outside) = (pair.records(members, reading)?, pair.records(nonmembers, reading)?);
     let cache = cache(args.cache.as_deref(), args.out.as_deref())?;
     let candidates = match args.candidates.as_deref() {
         Some([m, n]) if *m >= inside.len() as u64 && *n >= outside.len() as u64 => (*m, *n),
@@ -98,7 +101,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         None => (inside.len() as u64, outside.len() as u64),
     };
-    let shadows = args.shadows.plan(&mut pair, &inside, &outside, args.loss_on, found.known(), &cache)?;
+    let shadows = args.shadows.plan(&mut pair, &inside, &outside, reading, found.known(), &cache)?;
     let case = Case {
         names: [base, tuned],
         pair,
@@ -115,17 +118,23 @@ pub(super) fn run(args: Args) -> Result<()> {
         compute: &args.compute,
         quiet: args.quiet,
     };
-    let Judged { summary, text, alarm } = judge(case)?;
+    let Judged { summary, text, alarm, unjudged } = judge(case)?;
     if args.json {
         fsio::print(&format!("{summary}\n"))?;
     } else {
         let written = args.out.as_ref().map_or(String::new(), |out| format!("{}\n", out.display()));
         fsio::print(&format!("{text}{written}"))?;
     }
-    if alarm && args.fail_on_alarm {
-        return Err(Error::Privacy("alarm: the model gives away more than was charged (--fail-on-alarm)".into()));
+    if args.fail_on_alarm { fail(alarm, unjudged.as_deref()) } else { Ok(()) }
+}
+
+/// What `--fail-on-alarm` makes of an audit: silence is a pass only where an alarm could have been raised.
+pub(super) fn fail(alarm: bool, unjudged: Option<&str>) -> Result<()> {
+    match unjudged {
+        _ if alarm => Err(Error::Privacy("alarm: the model gives away more than was charged (--fail-on-alarm)".into())),
+        Some(why) => Err(Error::Privacy(format!("nothing could be judged: {why} (--fail-on-alarm)"))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// The folder of scores.

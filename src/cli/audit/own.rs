@@ -3,7 +3,7 @@
 use super::charge::{Found, Membership};
 use super::judge::{Case, Judged, judge};
 use super::members;
-use super::pair::{self, Pair};
+use super::pair::{self, Pair, Reading};
 use crate::audit::stats::Seeded;
 use crate::cli::common::{Compute, DataArg};
 use crate::data::{self, Example, LoadOptions};
@@ -11,16 +11,12 @@ use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::tokenizer::Tokenizer;
-use crate::privacy::statement::Statement;
+use crate::privacy::statement::{AUDITED, Statement};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// The folder in the run's own.
 const FOLDER: &str = "audit";
-
-/// What the statement says of it.
-const NOTE: &str = "An audit was run (--audit): the files in audit/ are computed from the private records, tell who is among them, \
-                    and are covered by no promise made here. Keep that folder as secret as the records; publish the model without it.";
 
 /// An audit after training.
 #[derive(clap::Args, Debug)]
@@ -64,7 +60,8 @@ impl OwnArgs {
         if self.audit_records == Some(0) {
             return Err(Error::usage("--audit-records 0 leaves nothing to audit: give at least 1"));
         }
-        let options = LoadOptions { loss: data.loss_on, ..LoadOptions::new(&checkpoint.weights.config) };
+        let unit = data.unit.unit()?;
+        let options = LoadOptions { loss: data.loss_on, unit, ..LoadOptions::new(&checkpoint.weights.config) };
         data::load_examples(path, tokenizer, &options).map(drop)
     }
 
@@ -107,7 +104,7 @@ impl OwnArgs {
 
     /// The records of a file, at most as many as asked for, and how many there are.
     fn choose(&self, pair: &mut Pair, path: &Path, data: &DataArg, seed: u64) -> Result<(Vec<Example>, u64)> {
-        let mut records = pair.records(path, data.loss_on)?;
+        let mut records = pair.records(path, Reading { loss: data.loss_on, unit: data.unit.unit()? })?;
         let all = records.len() as u64;
         if let Some(most) = self.audit_records.filter(|&most| most < records.len()) {
             Seeded::new(seed).shuffle(&mut records);
@@ -122,8 +119,8 @@ fn declare(dir: &Path) -> Result<()> {
     let path = dir.join("privacy.json");
     let mut statement =
         Statement::from_json(&fsio::read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
-    if !statement.not_met.iter().any(|note| note == NOTE) {
-        statement.not_met.push(NOTE.into());
+    if !statement.not_met.iter().any(|note| note == AUDITED) {
+        statement.not_met.push(AUDITED.into());
         crate::cli::train::write_statement(dir, &statement)?;
     }
     Ok(())

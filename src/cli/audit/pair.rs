@@ -2,7 +2,7 @@
 
 use crate::cli::common::{Compute, Job, progress};
 use crate::cli::interrupt;
-use crate::data::{self, Example, LoadOptions, Loss};
+use crate::data::{self, Example, LoadOptions, Loss, Unit};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::dense;
@@ -10,7 +10,7 @@ use crate::method::ferret::{Transcript, transcript};
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Config, Decoder, Weights};
-use crate::privacy::statement::Statement;
+use crate::privacy::statement::{self, Statement};
 use crate::{backend::Backend, fsio::read_text};
 use indicatif::ProgressBar;
 use std::path::Path;
@@ -23,6 +23,13 @@ pub(super) struct Pair {
     pub tuned_sha256: String,
     pub tokenizer: Option<Tokenizer>,
     pub notes: Vec<String>,
+}
+
+/// How a file becomes the records that are scored: as the audited run read it.
+#[derive(Clone, Copy)]
+pub(super) struct Reading {
+    pub loss: Loss,
+    pub unit: Unit,
 }
 
 /// Read both models; refuse two that cannot be compared before any large file is read.
@@ -93,13 +100,21 @@ pub(super) fn record_of(tuned: &Checkpoint, tuned_sha256: &str) -> Result<Option
     Ok(Some(found))
 }
 
-/// The privacy statement in a model's folder.
-pub(super) fn statement_of(tuned: &Checkpoint) -> Result<Option<Statement>> {
-    let path = tuned.folder.join("privacy.json");
+/// The privacy statement in a model's folder. One of version 1 names no model, and is taken for that of the one it lies beside.
+pub(super) fn statement_of(tuned: &Checkpoint, tuned_sha256: &str) -> Result<Option<Statement>> {
+    let path = tuned.folder.join(statement::FILE);
     if !path.exists() {
         return Ok(None);
     }
-    Statement::from_json(&read_text(&path)?).map(Some).map_err(|e| Error::file(path, e.to_string()))
+    let found = Statement::from_json(&read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
+    if found.version > 1 && found.tuned_sha256.as_deref() != Some(tuned_sha256) {
+        return Err(Error::file(
+            path,
+            "is not of the model beside it: its tuned_sha256 names other tensors, so what it promises says nothing about them; remove \
+             it, or audit the model that it belongs to",
+        ));
+    }
+    Ok(Some(found))
 }
 
 impl Pair {
@@ -116,9 +131,9 @@ impl Pair {
     }
 
     /// The records of `path` in which some token counts, and what should be said about the others.
-    pub fn records(&mut self, path: &Path, loss: Loss) -> Result<Vec<Example>> {
+    pub fn records(&mut self, path: &Path, Reading { loss, unit }: Reading) -> Result<Vec<Example>> {
         let config: &Config = &self.tuned.weights.config;
-        let options = LoadOptions { loss, context: self.context(), ..LoadOptions::new(config) };
+        let options = LoadOptions { loss, unit, context: self.context(), ..LoadOptions::new(config) };
         let dataset = data::load_examples(path, self.tokenizer.as_ref(), &options)?;
         let notes = dataset.notes();
         self.notes.extend(notes.into_iter().map(|note| format!("{}: {note}", path.display())));
@@ -189,8 +204,8 @@ pub(super) fn go_on() -> Result<()> {
     Ok(())
 }
 
-/// Write a file of the report's folder.
+/// Write a file of the report's folder, for its owner alone: an audit is computed from private records.
 pub(super) fn write(dir: &Path, name: &str, text: &str) -> Result<()> {
-    std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
-    fsio::write(&dir.join(name), text.as_bytes())
+    fsio::private_folder(dir)?;
+    fsio::write_private(&dir.join(name), text.as_bytes())
 }

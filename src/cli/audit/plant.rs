@@ -1,5 +1,6 @@
 //! `ferret audit plant`: secrets put into a file of records, to be looked for after training.
 
+use crate::data::records;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::measure::canary::Planting;
@@ -59,19 +60,17 @@ pub(super) fn run(args: Args) -> Result<()> {
         None => Planting::at_frequencies(&args.format, &args.frequencies, args.each, args.seed)?,
     };
     let text = fsio::read_text(&args.data)?;
-    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-    if let Some(at) = lines.iter().position(|l| !l.trim_start_matches('\u{FEFF}').trim_start().starts_with('{')) {
-        return Err(Error::file(
-            &args.data,
-            format!("record {} is no JSON object, and one a line is expected", at + 1),
-        ));
-    }
-    if lines.is_empty() {
+    let text = text.strip_prefix('\u{FEFF}').unwrap_or(&text);
+    if text.trim().is_empty() {
         return Err(Error::file(&args.data, "is empty: there are no records to hide secrets among"));
     }
-    let planted = planting.insert(&lines);
+    let lines: Vec<&str> = text.trim_end().lines().collect();
+    // What training would refuse is refused here: the new file would be refused whole.
+    let users = records::check(&args.data, &lines)?;
+    let planted = planting.insert(&lines, users);
     let inserted = planted.len() - lines.len();
-    fsio::write(&args.out, (planted.join("\n") + "\n").as_bytes())?;
+    // As private as the records, and the secrets are among them.
+    fsio::write_private(&args.out, (planted.join("\n") + "\n").as_bytes())?;
     let list = serde_json::to_string_pretty(&planting).expect("plain values") + "\n";
     if let Err(e) = fsio::write_private(&args.canaries, list.as_bytes()) {
         // Planted records are of no use to an audit without the list.

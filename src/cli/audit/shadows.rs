@@ -1,10 +1,10 @@
 //! Shadow models of a membership audit: who is trained on what, and what they say.
 
-use super::pair::{Bar, OnDecoder, Pair, go_on, with_decoder};
+use super::pair::{Bar, OnDecoder, Pair, Reading, go_on, with_decoder};
 use crate::audit::stats::Seeded;
 use crate::backend::Backend;
 use crate::cli::common::{Compute, Job};
-use crate::data::{Example, Loss};
+use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::measure::attacks::ShadowScores;
 use crate::measure::shadow::{Changes, Known, Method, Store, Task, halves, in_parallel, subsets};
@@ -84,7 +84,7 @@ impl ShadowArgs {
         pair: &mut Pair,
         inside: &[Example],
         outside: &[Example],
-        loss: Loss,
+        reading: Reading,
         known: Known,
         cache: &Cache,
     ) -> Result<Option<Plan>> {
@@ -103,7 +103,7 @@ impl ShadowArgs {
         let mut pool: Vec<Example> = if online { [inside, outside].concat() } else { Vec::new() };
         let mut population = Vec::new();
         if let Some(path) = &self.shadow_data {
-            let mut rest = pair.records(path, loss)?;
+            let mut rest = pair.records(path, reading)?;
             let known: std::collections::HashSet<&[u32]> = inside.iter().chain(outside).map(|e| &e.ids[..]).collect();
             let before = rest.len();
             rest.retain(|e| !known.contains(&e.ids[..]));

@@ -210,7 +210,7 @@ impl Job for Work<'_> {
     type Output = Value;
 
     fn run<B: Backend>(self, backend: B) -> Result<Value> {
-        let Work { args, start, settings, base_sha256, releases, mut folder, secret, fires, statement } = self;
+        let Work { args, start, settings, base_sha256, releases, mut folder, secret, fires, mut statement } = self;
         let Start { checkpoint: mut base, records, held_out } = start;
         if args.log_private {
             fsio::write(&folder.state(PRIVATE_LOG), b"")?;
@@ -223,7 +223,7 @@ impl Job for Work<'_> {
             settings: settings.clone(),
             releases,
             secret: &secret,
-            records: records.as_ref().map(Vec::as_slice),
+            records: records.as_slice(),
             micro_batch: args.micro_batch,
         };
         let mut trainer = Trainer::new(backend, run)?;
@@ -274,12 +274,20 @@ impl Job for Work<'_> {
         };
         // The statement first: no model lies anywhere without one.
         transcript.check()?;
+        statement.tuned_sha256.clone_from(&transcript.tuned_sha256);
         write_statement(folder.path(), &statement)?;
         ferret::replay::save(folder.path(), &base, &weights, &transcript)?;
         let out = folder.path().to_owned();
         folder.finish()?;
+        // A gradient of thousands of numbers is no bit, nor is a scalar.
+        let released = match (settings.payload, settings.release) {
+            (Payload::TrueGradient, _) => "gradients",
+            (Payload::Sign, Release::Gaussian { .. }) => "noisy scalars",
+            (Payload::Sign, _) => "bits",
+        };
         Ok(json!({
-            "method": settings.method, "out": out, "groups": settings.groups.len(), "steps": steps_run, "bits": fires.len(),
+            "method": settings.method, "out": out, "groups": settings.groups.len(), "steps": steps_run, "releases": fires.len(),
+            "released": released, "bits": (settings.payload == Payload::Sign).then_some(fires.len()),
             "computed_steps": fires.chunk_by(|a, b| a.0 == b.0).count(), "seconds": args.seconds(seconds, &statement),
             "nats_planned": statement.nats_planned, "nats_charged": statement.nats_charged,
             "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
@@ -295,9 +303,10 @@ fn save_state<B: Backend>(folder: &Folder, trainer: &Trainer<B>) -> Result<()> {
 /// The summary for a reader.
 fn text(summary: &Value) -> String {
     let mut out = format!(
-        "{}: {} bits released in {} steps, {} of them computed{}\n",
+        "{}: {} {} released in {} steps, {} of them computed{}\n",
         summary["method"].as_str().unwrap_or_default(),
-        summary["bits"],
+        summary["releases"],
+        summary["released"].as_str().unwrap_or("bits"),
         summary["steps"],
         summary["computed_steps"],
         took(summary)

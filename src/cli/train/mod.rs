@@ -341,6 +341,7 @@ impl Args {
             insecure_seed: self.insecure_seed.is_some(),
             private_logs: logged || self.log_private,
             windows: start.records.windows,
+            users: start.records.users,
         }
     }
 

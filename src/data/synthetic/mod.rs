@@ -9,7 +9,7 @@ mod private;
 mod public;
 mod words;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, quoted};
 use serde_json::{Value, json};
 
 /// The seed of the world that the embedded model knows.
@@ -94,7 +94,10 @@ impl std::str::FromStr for Split {
             "tuning" => Split::Tuning,
             _ => Split::Shadow(shadow().ok_or_else(|| {
                 let last = Self::SHADOWS - 1;
-                Error::usage(format!("there is no split {name:?}: train, test, tuning, and shadow-0 to shadow-{last}"))
+                let name = quoted(name);
+                Error::usage(format!(
+                    "there is no split \"{name}\": train, test, tuning, and shadow-0 to shadow-{last}"
+                ))
             })?),
         })
     }

@@ -103,7 +103,7 @@ impl Store {
 
     /// Keep models in `dir`, which is made if it is not there.
     pub fn at(dir: &Path) -> Result<Self> {
-        std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
+        fsio::private_folder(dir)?;
         Ok(Self { dir: Some(dir.to_owned()), whole: true })
     }
 

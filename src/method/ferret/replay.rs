@@ -78,9 +78,21 @@ impl Replayer {
                 Ok((if unbiased { f64::from(b) * c / (1.0 - 2.0 * flip) } else { f64::from(b) * c }) as f32)
             }
             (Released::Scalar(x), Release::Gaussian { .. }) if x.is_finite() => Ok(x),
-            (released, release) => Err(Error::Privacy(format!(
-                "{released:?} is outside the alphabet of release {release:?}: nothing was applied"
-            ))),
+            (released, release) => {
+                let found = match released {
+                    Released::Bit(bit) => format!("the number {bit} where a sign belongs"),
+                    Released::Scalar(x) => format!("the scalar {x}"),
+                    Released::Gradient(_) => "a gradient".into(),
+                };
+                let expected = match release {
+                    Release::Bit => "a bit, +1 or -1",
+                    Release::Rr { .. } => "a flipped bit, +1 or -1",
+                    Release::Gaussian { .. } => "a finite scalar with noise",
+                };
+                Err(Error::Privacy(format!(
+                    "{found} was to be applied, and a fire releases {expected}: nothing was applied"
+                )))
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! index) and a tokenizer, read into [`Weights`] and written back.
 
 pub mod safetensors;
+mod unused;
 
 use self::safetensors::{File, to_f32};
 use super::config::Config;
@@ -19,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use self::safetensors::{Dtype, Tensor};
+pub use self::unused::refuse_unused;
 
 /// The single-file weights of a checkpoint.
 pub const WEIGHTS: &str = "model.safetensors";
@@ -83,6 +85,7 @@ fn config_of(folder: &Path) -> Result<(gpt2::Parsed, String)> {
     if let Some(text) = embedded::text(&path) {
         return Ok((gpt2::parse(&text, &path)?, text));
     }
+    hub::must_stay_inside(folder)?;
     if !path.exists() {
         let what =
             "has no config.json: a folder in the Hugging Face layout (config.json, model.safetensors) is expected";
@@ -190,6 +193,12 @@ struct Sources {
     /// A `lm_head.weight` although the config ties it: must equal the embedding.
     tied_head: Option<Source>,
     prefixed: bool,
+}
+
+/// The tensors of `files` that the model uses: which file, and the name there.
+fn tensors_of_model(files: &[File], layout: &Layout, config: &Config) -> Result<HashSet<(usize, String)>> {
+    let Sources { found, tied_head, .. } = match_names(files, layout, config.tied)?;
+    Ok(found.into_values().chain(tied_head).map(|source| (source.file, source.name)).collect())
 }
 
 /// Every parameter exactly once, nothing unknown.
@@ -301,7 +310,7 @@ pub fn save(dir: &Path, weights: &Weights, options: &SaveOptions) -> Result<()> 
             .zip(&weights.tensors)
             .map(|(s, t)| (gpt2::file_name(&s.name, options.prefixed), s.shape.clone(), Cow::Borrowed(t.as_slice())))
             .collect();
-        safetensors::write(&dir.join(WEIGHTS), &tensors, options.dtype, &options.metadata)
+        safetensors::write(&dir.join(WEIGHTS), &tensors, options.dtype, &options.metadata, fsio::Access::Shared)
     })
 }
 
@@ -319,10 +328,11 @@ pub fn copy_tokenizer(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Write named f32 tensors (gradients, references) to a safetensors file, in their order.
+/// Write named f32 tensors (gradients, references) to a safetensors file, in their order, readable by its owner alone: a gradient
+/// tells about the records it was computed on.
 pub fn save_tensors<'a>(path: &Path, tensors: impl IntoIterator<Item = Tensor<'a>>) -> Result<()> {
     let tensors: Vec<Tensor<'a>> = tensors.into_iter().collect();
-    safetensors::write(path, &tensors, Dtype::F32, &[])
+    safetensors::write(path, &tensors, Dtype::F32, &[], fsio::Access::Private)
 }
 
 /// `text` verbatim, unless it names another precision than the file's: a loader that trusts it would round the weights.

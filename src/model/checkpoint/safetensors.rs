@@ -111,6 +111,22 @@ impl File {
         SafeTensors::deserialize(&self.map).map_err(|e| Error::file(&self.path, self.explain(e)))
     }
 
+    /// What the header says beside the tensors.
+    pub fn metadata(&self) -> Result<Vec<(String, String)>> {
+        let (_, header) =
+            SafeTensors::read_metadata(&self.map).map_err(|e| Error::file(&self.path, self.explain(e)))?;
+        Ok(header.metadata().clone().into_iter().flatten().collect())
+    }
+
+    /// How much longer the header is than what it says: blanks between its words, words said twice.
+    pub fn idle_header_bytes(&self) -> Result<usize> {
+        let length = self.map.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)) as usize;
+        let text = self.map.get(8..8 + length).unwrap_or_default();
+        let said: Value =
+            serde_json::from_slice(text).map_err(|e| Error::file(&self.path, format!("has a broken header ({e})")))?;
+        Ok(length.saturating_sub(said.to_string().len()))
+    }
+
     /// Header length against the file's length, before anything believes either.
     fn check_size(&self) -> Result<()> {
         let length = self.map.len() as u64;
@@ -195,7 +211,13 @@ pub type Tensor<'a> = (String, Vec<usize>, std::borrow::Cow<'a, [f32]>);
 
 /// Write `tensors`, in their order, to `path`, whole or not at all. `metadata` appears in its order; `format: pt`,
 /// which transformers insists on, is put first.
-pub fn write(path: &Path, tensors: &[Tensor<'_>], dtype: Dtype, metadata: &[(String, String)]) -> Result<()> {
+pub fn write(
+    path: &Path,
+    tensors: &[Tensor<'_>],
+    dtype: Dtype,
+    metadata: &[(String, String)],
+    access: fsio::Access,
+) -> Result<()> {
     let mut header = Map::new();
     let mut extra = Map::new();
     extra.insert("format".into(), json!("pt"));
@@ -217,7 +239,7 @@ pub fn write(path: &Path, tensors: &[Tensor<'_>], dtype: Dtype, metadata: &[(Str
     }
     let mut header = serde_json::to_vec(&header).expect("a map of strings is JSON");
     header.resize(header.len().next_multiple_of(8), b' ');
-    fsio::write_with(path, fsio::Access::Shared, |out| {
+    fsio::write_with(path, access, |out| {
         out.write_all(&(header.len() as u64).to_le_bytes())?;
         out.write_all(&header)?;
         for (_, _, data) in tensors {

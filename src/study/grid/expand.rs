@@ -43,7 +43,8 @@ pub const FACTOR: f64 = 3.0;
 impl Row {
     /// Rows of the same key have one learning rate.
     pub fn key(&self, cells: bool) -> String {
-        if cells { format!("{}, {} epochs, {:?}", self.name, self.epochs, self.budget()) } else { self.name.clone() }
+        let budget = self.budget().map_or("no budget".into(), |budget| format!("budget {budget}"));
+        if cells { format!("{}, {} epochs, {budget}", self.name, self.epochs) } else { self.name.clone() }
     }
 
     /// Whether it is a run of the method that a grid names so.

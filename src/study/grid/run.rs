@@ -45,7 +45,8 @@ impl Store {
     /// Open `dir`, made if it is not there.
     pub fn open(dir: &Path) -> Result<Self> {
         let runs = dir.join("runs");
-        std::fs::create_dir_all(&runs).map_err(|e| Error::io(&runs, e))?;
+        // Runs hold every record's score.
+        fsio::private_folder(&runs)?;
         let path = dir.join(".lock");
         let lock = File::create(&path).map_err(|e| Error::io(&path, e))?;
         match lock.try_lock() {
@@ -93,7 +94,7 @@ impl Store {
         };
         let text = serde_json::to_string(&OnDisk { spec: finished.spec.clone(), outcome, diverged });
         let text = text.map_err(|e| Error::usage(format!("a result cannot be stored: {e}")))?;
-        fsio::write(&self.path(&finished.spec), (text + "\n").as_bytes())
+        fsio::write_private(&self.path(&finished.spec), (text + "\n").as_bytes())
     }
 }
 
