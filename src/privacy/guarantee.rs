@@ -14,7 +14,7 @@ pub enum Neighbours {
 /// A promise about one record. Nats of mutual information and (eps, delta) are different things: 0.5 nats permit a total
 /// variation of 0.90 between the two worlds, (0.5, 1e-5)-DP permits 0.245.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Guarantee {
     /// The release and one record share at most this much mutual information, given the other records.
     MutualInformation {

@@ -129,7 +129,7 @@ fn safetensors_headers() {
             }
         },
     );
-    println!("{taken}");
+    assert!(taken > 10, "{taken}");
 }
 
 /// A byte-level tokenizer of 260 entries, as `tokenizer.json`.
@@ -336,7 +336,8 @@ fn canary_lists() {
                 if secrets(&found)[..] != secrets(&planting)[..found.canaries.len().min(planting.canaries.len())] {
                     return Err("other secrets were accepted".into());
                 }
-                if planting.coin_flip && !fewer && found != planting {
+                // Whoever says that no coins were flipped has no coins to be judged by.
+                if planting.coin_flip && found.coin_flip && !fewer && found != planting {
                     return Err("other coins were accepted".into());
                 }
                 Ok(true)
