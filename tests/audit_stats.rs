@@ -1,11 +1,12 @@
 //! The audit's statistics against closed forms, brute force and simulation.
 
 use ferret::audit::attack::{Mode, RmiaSettings, Shadows, Variance, held_out_threshold, lira, rmia};
-use ferret::audit::bound::{Charge, Design, Metric, Neighbours};
+use ferret::audit::bound::{Charge, Design, Metric};
 use ferret::audit::one_run;
 use ferret::audit::report::Report;
 use ferret::audit::roc::{Roc, Summary};
 use ferret::audit::stats::{Seeded, phi, phi_inv};
+use ferret::privacy::Neighbours;
 
 fn normals(rng: &mut Seeded, count: usize, mean: f64) -> Vec<f64> {
     (0..count).map(|_| mean + rng.normal()).collect()
@@ -350,7 +351,7 @@ fn alarms_fire_for_a_leak_and_not_otherwise() {
     let n = 1500;
     let candidates = (n as u64, n as u64);
     let ferret = || Charge::Bits(40);
-    let dp = || Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::AddRemove };
+    let dp = || Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::AddOrRemoveOne };
     let mut nothing_charged = 0;
     for _ in 0..20 {
         let quiet = attacks(&mut rng, n, 0.0);
@@ -387,7 +388,7 @@ fn a_false_alarm_is_rare_even_where_the_bound_is_reached() {
     for _ in 0..100 {
         let mut draw = |p: f64| -> Vec<f64> { (0..800).map(|_| f64::from(u8::from(rng.uniform() < p))).collect() };
         let roc = Roc::new(&draw(q), &draw(1.0 - q)).unwrap();
-        let charge = Charge::EpsDelta { eps, delta: 0.0, neighbours: Neighbours::AddRemove };
+        let charge = Charge::EpsDelta { eps, delta: 0.0, neighbours: Neighbours::AddOrRemoveOne };
         alarms += u32::from(Report::new(&[("coin".into(), roc)], charge, Design::CoinFlip, (800, 800)).alarm);
     }
     assert!(alarms <= 10, "{alarms} of 100");

@@ -396,3 +396,55 @@ fn a_tampered_transcript_is_refused() {
         assert_eq!(replay_text(&run, &text[..cut]).status.code(), Some(1));
     }
 }
+
+/// A folder whose transcript has one bit to show for `steps` steps of 1,000 groups.
+fn endless(run: &Run, name: &str, (steps, steps_run): (u64, u64), epsilon: f64, mask: &str) -> PathBuf {
+    let text = std::fs::read_to_string(run.tuned.join("transcript.json")).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    (value["bits"], value["fires"], value["steps_run"]) = ("+".into(), 1.into(), steps_run.into());
+    let s = &mut value["settings"];
+    let p = epsilon / (1000.0 * steps as f64 * s["sampling_rate"].as_f64().unwrap() * std::f64::consts::LN_2);
+    (s["steps"], s["groups"], s["epsilon"]) = (steps.into(), "1000x1".into(), epsilon.into());
+    (s["p"], s["mask"]) = (p.min(1.0).into(), mask.into());
+    let dir = run.folder.path().join(name);
+    std::fs::create_dir(&dir).unwrap();
+    for file in ["model.safetensors", "config.json"] {
+        std::fs::copy(run.tuned.join(file), dir.join(file)).unwrap();
+    }
+    std::fs::write(dir.join("transcript.json"), serde_json::to_string_pretty(&value).unwrap()).unwrap();
+    dir
+}
+
+#[cfg(unix)]
+#[test]
+fn a_small_transcript_of_endless_fires_is_refused_at_once_and_in_little_memory() {
+    let run = saved();
+    let (members, others) = (run.folder.path().join("in.jsonl"), run.folder.path().join("out.jsonl"));
+    std::fs::write(&members, "{\"tokens\":[1,2,3]}\n").unwrap();
+    std::fs::write(&others, "{\"tokens\":[4,5,6]}\n").unwrap();
+    let all = (10_000_000, 10_000_000);
+    for (name, sentence, steps, epsilon, mask) in [
+        ("hundred-million", "slots", (100_000_000, 100_000_000), 1e12, "bernoulli"),
+        ("certain", "more than 1 fires", all, 1e12, "bernoulli"),
+        ("likely", "more than 1 fires", all, 6.9e7, "bernoulli"),
+        ("exact", "more than 1 fires", all, 1e12, "exact"),
+        ("drawn", "with mask exact", (10_000_000, 9), 6.9e7, "exact"),
+    ] {
+        let dir = endless(&run, name, steps, epsilon, mask);
+        let at = |path: &Path| path.to_str().unwrap().to_owned();
+        let (base, tuned) = (at(&run.base), at(&dir));
+        for args in [
+            format!("replay --base {base} --transcript {tuned}/transcript.json --out {tuned}/new"),
+            format!("verify {tuned} --base {base}"),
+            format!("audit --base {base} --tuned {tuned} --members {} --nonmembers {}", at(&members), at(&others)),
+        ] {
+            // Two gigabytes of address space: listed, the fires would take eighty and more.
+            let limited = format!("ulimit -v 2000000; exec {} {args}", env!("CARGO_BIN_EXE_ferret"));
+            let begun = std::time::Instant::now();
+            let output = Command::new("sh").args(["-c", &limited]).env("RAYON_NUM_THREADS", "2").output().unwrap();
+            assert!(begun.elapsed().as_secs_f64() < 5.0, "{name}: {args} took {:?}", begun.elapsed());
+            assert_eq!(output.status.code(), Some(1), "{name}: {args}: {}", says(&output));
+            assert!(says(&output).contains(sentence), "{name}: {args}: {}", says(&output));
+        }
+    }
+}

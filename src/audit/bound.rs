@@ -21,13 +21,12 @@
 //! that reads only the release and the candidates. That needs no expectation over runs: [`Verdict::uncharged_p`].
 
 use std::f64::consts::LN_2;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::roc::{LOW_FPR, Roc};
 use super::stats::{bisect, entropy, holm, ln_choose, simpson};
-use crate::privacy::guarantee;
+use crate::privacy::Neighbours;
 
 /// How the members were chosen among the candidates. The bounds are about this choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,36 +38,6 @@ pub enum Design {
     RandomSubset,
     /// Given from outside: members and non-members may differ in kind, and a difference in score need not be a leak.
     Given,
-}
-
-/// Which data sets an (eps, delta) statement calls neighbours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Neighbours {
-    /// One record more or less.
-    AddRemove,
-    /// One record replaced by an empty one, the number of records being public.
-    ReplaceByEmpty,
-    /// One record exchanged for another.
-    ReplaceOne,
-}
-
-impl From<guarantee::Neighbours> for Neighbours {
-    fn from(neighbours: guarantee::Neighbours) -> Self {
-        match neighbours {
-            guarantee::Neighbours::AddOrRemoveOne => Neighbours::AddRemove,
-        }
-    }
-}
-
-impl fmt::Display for Neighbours {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Neighbours::AddRemove => "one record added or removed",
-            Neighbours::ReplaceByEmpty => "one record replaced by an empty one",
-            Neighbours::ReplaceOne => "one record exchanged for another",
-        })
-    }
 }
 
 /// What was charged for.
@@ -175,11 +144,11 @@ impl Bound {
                 Bound::DoesNotApply(format!("({eps}, {delta}) is no (eps, delta)"))
             }
             (Charge::EpsDelta { eps, delta, neighbours }, design) => match (neighbours, design) {
-                (Neighbours::AddRemove, Design::CoinFlip) | (Neighbours::ReplaceOne, Design::RandomSubset) => {
+                (Neighbours::AddOrRemoveOne, Design::CoinFlip) | (Neighbours::ReplaceOne, Design::RandomSubset) => {
                     Bound::EpsDelta { eps: *eps, delta: *delta }
                 }
                 // Exchanging is removing one and adding another: group privacy for two.
-                (Neighbours::AddRemove | Neighbours::ReplaceByEmpty, _) => {
+                (Neighbours::AddOrRemoveOne | Neighbours::ReplaceByEmpty, _) => {
                     Bound::EpsDelta { eps: 2.0 * eps, delta: (delta * (1.0 + eps.exp())).min(1.0) }
                 }
                 (Neighbours::ReplaceOne, _) => Bound::DoesNotApply(
@@ -388,7 +357,7 @@ mod tests {
             assert!(bound.why_not().is_some());
             assert!(Metric::ALL.iter().all(|&metric| bound.of(metric).is_none()));
         }
-        let charge = Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::AddRemove };
+        let charge = Charge::EpsDelta { eps: 0.5, delta: 1e-5, neighbours: Neighbours::AddOrRemoveOne };
         assert_eq!(Bound::new(&charge, Design::CoinFlip, 10, 10), DP);
         assert!(matches!(Bound::new(&charge, Design::RandomSubset, 10, 10), Bound::EpsDelta { eps: 1.0, .. }));
         // A record against an empty one: whoever is in or out, the other is two steps away.
@@ -400,7 +369,7 @@ mod tests {
 
     #[test]
     fn what_is_no_number_bounds_nothing_and_huge_ones_bound_by_one() {
-        let neighbours = Neighbours::AddRemove;
+        let neighbours = Neighbours::AddOrRemoveOne;
         for (eps, delta) in
             [(f64::NAN, 0.1), (f64::INFINITY, 0.1), (-1.0, 0.1), (1.0, f64::NAN), (1.0, 1.5), (1.0, -0.1)]
         {
@@ -408,7 +377,7 @@ mod tests {
             assert!(bound.why_not().is_some(), "({eps}, {delta})");
         }
         for eps in [50.0, 709.0, 710.0, 1e6, f64::MAX / 4.0] {
-            for neighbours in [Neighbours::AddRemove, Neighbours::ReplaceByEmpty] {
+            for neighbours in [Neighbours::AddOrRemoveOne, Neighbours::ReplaceByEmpty] {
                 let charge = Charge::EpsDelta { eps, delta: 1e-5, neighbours };
                 let bound = Bound::new(&charge, Design::CoinFlip, 10, 10);
                 for metric in Metric::ALL {

@@ -7,6 +7,7 @@ use crate::privacy::calibrate::{self, Settings};
 use crate::privacy::guarantee::up;
 use crate::privacy::{Accountant, Bounds, Event, Fires, Pld, Rdp, eq12};
 use serde_json::json;
+use std::path::PathBuf;
 
 /// The lattice interval at which PLD figures are usually published.
 const USUAL_INTERVAL: f64 = 1e-3;
@@ -36,13 +37,14 @@ enum Mechanism {
   ferret account --mechanism gaussian --sampling-rate 0.005 --steps 1000 --sigma 1.0 --delta 1e-5
   ferret account --mechanism gaussian --sampling-rate 0.005 --steps 1000 --epsilon 0.5 --delta 1e-5 --json
   ferret account --mechanism rr --flip 0.055 --sampling-rate 0.005 --fires 123x1,9x2,1x3 --delta 1e-5
+  ferret account --add first/privacy.json second/privacy.json
   ferret account --paper-eq12")]
 pub struct Args {
     /// What is released
-    #[arg(long, value_enum, required_unless_present = "paper_eq12")]
+    #[arg(long, value_enum, required_unless_present_any = ["paper_eq12", "add"])]
     mechanism: Option<Mechanism>,
     /// Probability that a record is in a batch
-    #[arg(long, value_name = "Q", required_unless_present = "paper_eq12")]
+    #[arg(long, value_name = "Q", required_unless_present_any = ["paper_eq12", "add"])]
     sampling_rate: Option<f64>,
     /// Number of noised sums (gaussian)
     #[arg(long, value_name = "T")]
@@ -63,8 +65,11 @@ pub struct Args {
     #[arg(long, value_name = "E")]
     epsilon: Option<f64>,
     /// Delta
-    #[arg(long, value_name = "D", required_unless_present = "paper_eq12")]
+    #[arg(long, value_name = "D", required_unless_present_any = ["paper_eq12", "add"])]
     delta: Option<f64>,
+    /// Compose the statements of several runs on the same records: nats and (eps, delta), at --delta if it is given
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["mechanism", "sampling_rate", "steps", "sigma", "flip", "dither", "fires", "epsilon", "paper_eq12"])]
+    add: Vec<PathBuf>,
     /// For study: the paper's Eq. (12), which is not a bound, against the true divergence
     #[arg(long, conflicts_with_all = ["mechanism", "sampling_rate", "steps", "sigma", "flip", "dither", "fires", "epsilon", "delta"])]
     paper_eq12: bool,
@@ -83,6 +88,9 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     if args.paper_eq12 {
         return equation_12(args.fire_probability, args.json);
+    }
+    if !args.add.is_empty() {
+        return super::compose::run(&args.add, args.delta, args.json, args.quiet);
     }
     let ask = Ask::new(&args)?;
     let answer = {

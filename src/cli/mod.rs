@@ -3,6 +3,7 @@
 pub mod account;
 pub mod audit;
 pub mod common;
+mod compose;
 pub mod devices;
 pub mod eval;
 pub mod first;

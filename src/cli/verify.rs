@@ -1,20 +1,22 @@
-//! `ferret verify`: is a checkpoint the replay of its transcript?
+//! `ferret verify`: is a checkpoint what its files say?
 
-use super::replay::{read, rebuild};
-use crate::error::{Error, Result};
+use super::common::progress;
+use crate::error::Result;
 use crate::fsio;
-use crate::method::ferret::transcript::FILE;
+use crate::method::verify::{Verified, verify};
 use crate::model::checkpoint;
-use serde_json::json;
+use indicatif::ProgressBar;
 use std::path::PathBuf;
 
-/// Check that a tuned checkpoint is the replay of its transcript, bit for bit.
+/// Check that a tuned checkpoint is the replay of its transcript, bit for bit, and that its statement is the one this leads to.
 ///
-/// Then nothing about the private records is in the weights but what the transcript's bits say.
+/// Then nothing about the private records is in the weights but what the transcript's bits say. Of methods without a transcript the
+/// hashes and the statement are checked. Tensors that the model does not use are refused unless the base model has them too. What no
+/// one can check afterwards, and what the files do not bind, is listed.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  ferret verify tuned --base openai-community/gpt2")]
 pub struct Args {
-    /// The tuned checkpoint, with its transcript.json
+    /// The tuned checkpoint, with its transcript.json or run.json
     #[arg(value_name = "FOLDER")]
     dir: PathBuf,
     /// The model the run began at: a folder in the Hugging Face layout, or a hub name
@@ -30,42 +32,44 @@ pub struct Args {
 
 /// Run the verb.
 pub fn run(args: Args) -> Result<()> {
-    let path = args.dir.join(FILE);
-    let transcript = read(&path)?;
     let mut base = checkpoint::load(&args.base)?;
-    let found = checkpoint::load_folder(&args.dir)?.weights;
-    if found.config != base.weights.config {
-        let what =
-            format!("its config.json describes another decoder than {}'s: is this the base of the run?", args.base);
-        return Err(Error::file(&args.dir, what));
+    let mut bar: Option<ProgressBar> = None;
+    let found = verify(&args.dir, &mut base, |transcript, step| {
+        let steps = transcript.steps_run.into();
+        bar.get_or_insert_with(|| progress(steps, "replaying steps", args.quiet)).set_position(step.into());
+    });
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
     }
-    let replayed = rebuild(&mut base, &transcript, &path, args.quiet)?;
-    for (spec, (a, b)) in found.layout.specs().iter().zip(found.tensors.iter().zip(&replayed.tensors)) {
-        if let Some(i) = a.iter().zip(b).position(|(x, y)| x.to_bits() != y.to_bits()) {
-            let differ = a.iter().zip(b).filter(|(x, y)| x.to_bits() != y.to_bits()).count();
-            let what = format!(
-                "is not its transcript's replay: {} differs in {differ} of {} scalars, first at {i} ({:e}, replayed {:e}); `ferret \
-                 replay` writes the checkpoint that the transcript leads to",
-                spec.name,
-                a.len(),
-                a[i],
-                b[i]
-            );
-            return Err(Error::file(&args.dir, what));
+    let found = found?;
+    if args.json {
+        return fsio::print(&format!("{}\n", serde_json::to_string(&found).expect("plain values")));
+    }
+    fsio::print(&text(&args, &found))
+}
+
+/// What was found, for a reader.
+fn text(args: &Args, found: &Verified) -> String {
+    let Verified { scalars, releases, steps, .. } = found;
+    let (dir, base) = (args.dir.display(), &args.base);
+    let mut out = if found.replayed {
+        format!("{dir}: all {scalars} scalars are the replay of {releases} releases in {steps} steps from {base}\n")
+    } else {
+        format!("{dir}: the hashes of all {scalars} scalars and of {base} are those of a run of {steps} steps\n")
+    };
+    if let Some(version) = found.statement {
+        out += &format!("the statement (version {version}) is the one that settings and releases lead to\n");
+    }
+    for (title, list) in [
+        ("not bound by the run's files:", &found.not_bound),
+        ("what no one can check afterwards:", &found.not_checkable),
+    ] {
+        if !list.is_empty() {
+            out += &format!("{title}\n");
+        }
+        for line in list {
+            out += &format!("  {line}\n");
         }
     }
-    let (steps, releases) = (transcript.steps_run, transcript.releases.len());
-    if args.json {
-        let summary = json!({
-            "verified": true, "steps": steps, "releases": releases, "scalars": found.layout.scalars(),
-            "base_sha256": transcript.base_sha256, "tuned_sha256": transcript.tuned_sha256,
-        });
-        fsio::print(&format!("{summary}\n"))
-    } else {
-        let (dir, scalars) = (args.dir.display(), found.layout.scalars());
-        fsio::print(&format!(
-            "{dir}: all {scalars} scalars are the replay of {releases} releases in {steps} steps from {}\n",
-            args.base
-        ))
-    }
+    out
 }

@@ -14,6 +14,7 @@ pub mod groups;
 pub mod held;
 pub mod sampler;
 mod tally;
+pub mod verify;
 
 pub use boundary::{Opening, Sensitive};
 pub use held::Held;

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 
 /// So many steps, each releasing so many bits computed on one and the same batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Fires {
     /// Number of such steps.
     pub steps: u64,
@@ -12,8 +13,9 @@ pub struct Fires {
 }
 
 /// A release, or several of them. Sampling is Poisson: every record is in a batch with probability `sampling_rate`,
-/// independently of the others, and the batch stays secret. Neighbours differ by one added or removed record.
-#[derive(Clone, Debug, PartialEq)]
+/// independently of the others, and the batch stays secret. In a neighbour one record is replaced by an empty one.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Event {
     /// Sums of sensitivity 1 on Poisson batches, each with Gaussian noise of this standard deviation.
     SubsampledGaussian {

@@ -7,8 +7,14 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Neighbours {
-    /// One record more or one less.
+    /// One record more or one less, so that N is not the same; what version 1 of a statement called the following.
+    #[serde(alias = "add-remove")]
     AddOrRemoveOne,
+    /// One record replaced by an empty one, which adds nothing to any sum: N is public, and with it T and the sampling rate. What the
+    /// accountants here prove.
+    ReplaceByEmpty,
+    /// One record replaced by any other.
+    ReplaceOne,
 }
 
 /// A promise about one record. Nats of mutual information and (eps, delta) are different things: 0.5 nats permit a total
@@ -35,9 +41,9 @@ pub enum Guarantee {
 }
 
 impl Guarantee {
-    /// (eps, delta) for one added or removed record.
+    /// (eps, delta) for one record replaced by an empty one.
     pub fn eps_delta(eps: f64, delta: f64) -> Self {
-        Self::EpsDelta { eps, delta, neighbours: Neighbours::AddOrRemoveOne }
+        Self::EpsDelta { eps, delta, neighbours: Neighbours::ReplaceByEmpty }
     }
 
     /// Whether anything is promised.
@@ -48,7 +54,11 @@ impl Guarantee {
 
 impl fmt::Display for Neighbours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("one record added or removed")
+        f.write_str(match self {
+            Self::AddOrRemoveOne => "one record added or removed",
+            Self::ReplaceByEmpty => "one record replaced by an empty one",
+            Self::ReplaceOne => "one record replaced by another",
+        })
     }
 }
 
@@ -56,7 +66,11 @@ impl fmt::Display for Guarantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::MutualInformation { nats } => {
-                write!(f, "at most {} nats of mutual information with a record", number(*nats))
+                let nats = number(*nats);
+                write!(
+                    f,
+                    "at most {nats} nats of mutual information with a record, given all other records; copies add up"
+                )
             }
             Self::EpsDelta { eps, delta, neighbours } => {
                 write!(f, "({}, {})-differential privacy, {neighbours}", number(*eps), number(*delta))
@@ -99,9 +113,10 @@ mod tests {
     #[test]
     fn units_never_mix() {
         let nats = Guarantee::MutualInformation { nats: 0.5 }.to_string();
+        assert!(nats.contains("given all other records; copies add up"), "{nats}");
         assert!(nats.contains("nats") && !nats.contains("differential") && !nats.contains("eps"), "{nats}");
         let dp = Guarantee::eps_delta(0.5, 1e-5).to_string();
-        assert_eq!(dp, "(0.5, 1e-5)-differential privacy, one record added or removed");
+        assert_eq!(dp, "(0.5, 1e-5)-differential privacy, one record replaced by an empty one");
         assert!(!Guarantee::NonPrivate.is_private());
     }
 
@@ -119,6 +134,8 @@ mod tests {
         for g in [Guarantee::eps_delta(1.0, 1e-5), Guarantee::MutualInformation { nats: 0.1 }, Guarantee::NonPrivate] {
             let text = serde_json::to_string(&g).unwrap();
             assert_eq!(serde_json::from_str::<Guarantee>(&text).unwrap(), g);
+            let more = text.replacen('{', r#"{"truly": 1, "#, 1);
+            assert!(serde_json::from_str::<Guarantee>(&more).is_err(), "{more}");
         }
     }
 }

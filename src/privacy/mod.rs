@@ -8,6 +8,7 @@
 pub mod accountant;
 pub mod binomial;
 pub mod calibrate;
+pub mod compose;
 pub mod curve;
 pub mod eq12;
 pub mod event;

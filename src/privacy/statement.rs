@@ -3,18 +3,38 @@
 //! Training fills a [`Statement`] and calls [`Statement::to_json`] and [`Statement::to_markdown`]. Warnings that follow from the
 //! fields (a fixed secret seed, a sampler without a proof, private logs) are derived by [`Statement::finish`], so that no method can
 //! forget them.
+//!
+//! A statement is not to be believed: everything in it follows from the run's settings and releases by the rules of its
+//! [version](Statement::version), so that whoever has those states it again and compares ([`Statement::differences`]). Files of every
+//! version are read for ever, and the newest is written; the rules of an earlier version stay as they were.
+
+mod compare;
+mod words;
 
 use super::accountant::Accountant;
 use super::event::Event;
-use super::guarantee::{Guarantee, number};
+use super::guarantee::{Guarantee, Neighbours};
 use super::mi;
 use super::pld::Pld;
 use super::rdp::Rdp;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// Version of the JSON form.
-pub const VERSION: u32 = 1;
+/// Version of the form and of the rules by which a statement follows from a run.
+///
+/// 1: no hash of the model, no event; neighbours called "one record added or removed"; nats not said to be given all other records.
+/// 2: all of these.
+pub const VERSION: u32 = 2;
+
+/// The file's name in a trained checkpoint's folder.
+pub const FILE: &str = "privacy.json";
+
+/// The same for readers.
+pub const PAGE: &str = "PRIVACY.md";
+
+/// What an audit of a run on its own records adds to what was not met.
+pub const AUDITED: &str = "An audit was run (--audit): the files in audit/ are computed from the private records, tell who is among them, \
+                    and are covered by no promise made here. Keep that folder as secret as the records; publish the model without it.";
 
 /// How batches are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -108,8 +128,11 @@ pub struct Claim {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Statement {
-    /// Version of this form.
+    /// Version of this form, and of the rules that made it: see [`VERSION`].
     pub version: u32,
+    /// SHA-256 of the tensors that it is about; none before there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tuned_sha256: Option<String>,
     /// `ferret-max`, `dpsgd`, `nonprivate`, ...
     pub method: String,
     /// What was released.
@@ -124,6 +147,9 @@ pub struct Statement {
     pub steps: u64,
     /// The promises; empty only before [`Statement::finish`].
     pub claims: Vec<Claim>,
+    /// What the accountants of (eps, delta) were told, so that several runs can be composed exactly; none for what they do not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event: Option<Event>,
     /// Nats of mutual information charged to any one record for the bits really released, or what noise left of them; none for other releases. No promise where the sample is known.
     pub nats_charged: Option<f64>,
     /// Nats of mutual information planned for.
@@ -156,6 +182,7 @@ impl Statement {
     ) -> Self {
         Self {
             version: VERSION,
+            tuned_sha256: None,
             method: method.into(),
             released,
             sampler,
@@ -163,6 +190,7 @@ impl Statement {
             sampling_rate,
             steps,
             claims: Vec::new(),
+            event: None,
             nats_charged: None,
             nats_planned: None,
             insecure_seed: false,
@@ -180,13 +208,34 @@ impl Statement {
         self
     }
 
-    /// What the accountants say of `event`, which is over: the tightest first.
-    pub fn claim_spent(&mut self, event: &Event, delta: f64) -> Result<()> {
-        for accountant in [&Pld::default() as &dyn Accountant, &Rdp::default()] {
-            let eps = accountant.epsilon(event, delta)?.upper;
-            self.claim(Guarantee::eps_delta(eps, delta), accountant.name(), "spent");
+    /// The same by the rules of an earlier version. Before anything is claimed.
+    pub fn by_rules_of(mut self, version: u32) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// (eps, delta) as this statement's version promises it: N and T are public, so a neighbour has an empty record in the place of one.
+    pub fn eps_delta(&self, eps: f64, delta: f64) -> Guarantee {
+        match self.version {
+            1 => Guarantee::EpsDelta { eps, delta, neighbours: Neighbours::AddOrRemoveOne },
+            _ => Guarantee::eps_delta(eps, delta),
         }
+    }
+
+    /// What the accountants say of `event`, which is over: the tightest first.
+    pub fn claim_spent(&mut self, event: Event, delta: f64) -> Result<()> {
+        for accountant in [&Pld::default() as &dyn Accountant, &Rdp::default()] {
+            let eps = accountant.epsilon(&event, delta)?.upper;
+            self.claim(self.eps_delta(eps, delta), accountant.name(), "spent");
+        }
+        self.spent(event);
         Ok(())
+    }
+
+    /// Write down what the accountants were told of what was released.
+    pub fn spent(&mut self, event: Event) -> &mut Self {
+        self.event = (self.version > 1).then_some(event);
+        self
     }
 
     /// Charge the bits that were released, whatever else is promised: s K ln 2 nats, and for bits without noise the (0, delta)
@@ -199,88 +248,15 @@ impl Statement {
             }
             Released::NoisedSums { .. } | Released::Gradients { .. } => return self,
         };
-        let nats = mi::charge(self.sampling_rate, count);
+        let nats = match self.version {
+            1 => self.sampling_rate * count as f64 * std::f64::consts::LN_2,
+            _ => mi::charge(self.sampling_rate, count),
+        };
         self.nats_charged = Some(nats);
         self.claim(Guarantee::MutualInformation { nats }, "mutual information", "spent");
         if plain && self.sampler == Sampler::Poisson {
             let delta = mi::delta_zero_realised(self.sampling_rate, batches);
-            self.claim(Guarantee::eps_delta(0.0, delta), "total variation", "spent");
-        }
-        self
-    }
-
-    /// Derive the assumptions and those not met under `circumstances`, and drop what they leave untrue.
-    pub fn finish(mut self, circumstances: Circumstances) -> Self {
-        Circumstances {
-            insecure_seed: self.insecure_seed,
-            private_logs: self.private_logs,
-            windows: self.windows,
-            users: self.users,
-        } = circumstances;
-        let private = !matches!(self.released, Released::Gradients { .. });
-        let mut assume = |text: &str| self.assumptions.push(text.into());
-        if private {
-            assume("The number of records N is public; so are all settings and the public seed.");
-            assume(
-                "Which records were in which batch stays secret, for ever: publish neither batches nor the secret key.",
-            );
-            assume(if self.users {
-                "A record is a user: all lines of the data that name the same \"user\", put end to end as one, sampled and clipped as one. \
-                 The promises are about everything a user gave; someone who appears under several names is covered for each name."
-            } else if self.windows {
-                "A record is a window of the text, as long as the model's context. Nothing is promised about a line, or about a \
-                 person who is spread over several windows."
-            } else {
-                "A record is one line of the data. People with several records are covered for each record, not for all together."
-            });
-            assume(
-                "Several runs on the same records add up: nats of mutual information are summed; for (eps, delta) sum both, or \
-                 account for the runs as one composition. Choosing settings by looking at the results of runs counts as runs.",
-            );
-        }
-        match self.released {
-            Released::FlippedBits { .. } => assume(
-                "Flips are drawn from a cryptographic generator. How long a step takes is not hidden from an observer of the machine.",
-            ),
-            Released::DitheredScalars { .. } => assume(
-                "Noise is drawn in double precision from a cryptographic generator, and what is released is rounded to a public grid far \
-                 coarser than it, so that the bits of a scalar tell no more than its place on the grid. How long a step takes is not \
-                 hidden from an observer of the machine.",
-            ),
-            Released::NoisedSums { .. } => assume(
-                "Noise is drawn in floating point from a cryptographic generator. The finite set of values a floating-point Gaussian \
-                 can take is not defended against an observer of the exact bits of single updates, nor is the time a step takes.",
-            ),
-            Released::Bits { .. } | Released::Gradients { .. } => {}
-        }
-        let mut unmet = Vec::new();
-        if self.insecure_seed {
-            unmet.push("not private: sampling and noise are known (--insecure-seed was given)".to_owned());
-        }
-        if private {
-            let nats = match self.released {
-                Released::NoisedSums { .. } | Released::Gradients { .. } => "",
-                _ => "the mutual-information bound holds, ",
-            };
-            let how = match self.sampler {
-                Sampler::Poisson => None,
-                Sampler::Uniform => Some("Batches were drawn uniformly at a fixed size"),
-                Sampler::Shuffle => Some("Batches were cut from shuffled epochs"),
-            };
-            unmet.extend(how.map(|how| {
-                format!("{how}: {nats}amplification of (eps, delta) is proven here for Poisson sampling only.")
-            }));
-        }
-        if self.private_logs {
-            unmet.push("Realised batch sizes, losses and step times were logged (--log-private): keep the log as secret as the records.".to_owned());
-        }
-        self.not_met.splice(0..0, unmet);
-        if self.sampler != Sampler::Poisson {
-            self.claims.retain(|c| !matches!(c.guarantee, Guarantee::EpsDelta { .. }));
-        }
-        if self.insecure_seed || !private || self.claims.is_empty() {
-            self.claims =
-                vec![Claim { guarantee: Guarantee::NonPrivate, accountant: "none".into(), of: "spent".into() }];
+            self.claim(self.eps_delta(0.0, delta), "total variation", "spent");
         }
         self
     }
@@ -297,97 +273,18 @@ impl Statement {
         text
     }
 
-    /// Read `privacy.json`.
+    /// Read `privacy.json`, of this version or an earlier one.
     pub fn from_json(text: &str) -> Result<Self> {
-        let out: Self = serde_json::from_str(text).map_err(|e| Error::Usage(format!("privacy statement: {e}")))?;
-        if out.version != VERSION {
+        let broken = |e: serde_json::Error| Error::Usage(format!("privacy statement: {e}"));
+        // The version first: a later one may have fields that this program does not know.
+        let head: serde_json::Value = serde_json::from_str(text).map_err(broken)?;
+        if !head["version"].as_u64().is_some_and(|v| (1..=u64::from(VERSION)).contains(&v)) {
             return Err(Error::Usage(format!(
-                "privacy statement: version {}, this program reads {VERSION}: use the program that wrote it",
-                out.version
+                "privacy statement: version {}, this program reads versions up to {VERSION}: use the one that wrote it, or a later one",
+                head["version"]
             )));
         }
-        Ok(out)
-    }
-
-    /// `PRIVACY.md`.
-    pub fn to_markdown(&self) -> String {
-        let mut out = String::from("# Privacy statement\n\n");
-        let mut line = |text: String| {
-            out.push_str(&text);
-            out.push('\n');
-        };
-        if !self.is_private() {
-            line("**This model is not private.** Nothing is promised about the records it was trained on.\n".into());
-        }
-        line(format!("- Method: `{}`, {} steps", self.method, self.steps));
-        line(format!("- Released: {}", self.released.describe()));
-        line(format!("- Sampling: {}", self.sampler.describe(self.sampling_rate, self.records, self.is_private())));
-        line("\n## What is promised about any one record\n".into());
-        for c in &self.claims {
-            line(format!("- {}: {} (accountant: {})", c.of, c.guarantee, c.accountant));
-        }
-        // A charge rests on a sample that is secret: where it is not, or gradients left, the numbers are no promise.
-        let private = self.is_private();
-        if let Some(nats) = self.nats_planned.filter(|_| private) {
-            line(format!("- planned budget: {} nats of mutual information", number(nats)));
-        }
-        if let Some(nats) = self.nats_charged.filter(|_| private) {
-            line(format!("- charged for the bits released: {} nats of mutual information", number(nats)));
-        }
-        if self.nats_charged.is_some() && private {
-            line("\nNats of mutual information and (eps, delta) are different units; neither follows from the other's number.".into());
-        }
-        for (title, list) in [("What this rests on", &self.assumptions), ("What was not met", &self.not_met)] {
-            line(format!("\n## {title}\n"));
-            if list.is_empty() {
-                line("- nothing".into());
-            }
-            for item in list {
-                line(format!("- {item}"));
-            }
-        }
-        out
-    }
-}
-
-impl Released {
-    fn describe(&self) -> String {
-        match self {
-            Self::Bits { count, batches } => format!("{count} bits from {batches} batches"),
-            Self::FlippedBits { count, batches, flip } => {
-                format!("{count} bits from {batches} batches, each flipped with probability {}", number(*flip))
-            }
-            Self::DitheredScalars { count, batches, dither } => {
-                format!("{count} scalars from {batches} batches, a sign plus Gaussian noise of {} C", number(*dither))
-            }
-            Self::NoisedSums { count, noise_multiplier, clip, bits_per_update } => {
-                let compressed =
-                    bits_per_update.map_or(String::new(), |b| format!(", compressed to {} bits afterwards", number(b)));
-                format!(
-                    "{count} sums of gradients clipped to {}, with Gaussian noise of {} times that{compressed}",
-                    number(*clip),
-                    number(*noise_multiplier)
-                )
-            }
-            Self::Gradients { count, bits_per_update: None } => format!("{count} gradients as they are"),
-            Self::Gradients { count, bits_per_update: Some(bits) } => {
-                format!("{count} compressed gradients of {} bits, without protection", number(*bits))
-            }
-        }
-    }
-}
-
-impl Sampler {
-    fn describe(self, rate: f64, records: u64, private: bool) -> String {
-        let rate = number(rate);
-        match self {
-            Self::Poisson => {
-                let proven = if private { "; amplification is proven" } else { "" };
-                format!("Poisson, each of {records} records with probability {rate}{proven}")
-            }
-            Self::Uniform => format!("uniform batches of a fixed size, share {rate} of {records} records"),
-            Self::Shuffle => format!("shuffled epochs of {records} records, share {rate} a batch"),
-        }
+        serde_json::from_str(text).map_err(broken)
     }
 }
 
@@ -465,6 +362,14 @@ mod tests {
         assert_eq!(s.claims.len(), 1);
         assert_eq!(s.claims[0].guarantee, Guarantee::NonPrivate);
         assert_eq!(Statement::from_json(&s.to_json()).unwrap(), s);
-        assert!(Statement::from_json(&s.to_json().replace("\"version\": 1", "\"version\": 9")).is_err());
+        let now = format!("\"version\": {VERSION}");
+        for (from, to) in
+            [(now.as_str(), "\"version\": 9"), (&now, "\"version\": \"2\""), ("\"steps\"", "\"promise\": 0, \"steps\"")]
+        {
+            assert!(
+                s.to_json().contains(from) && Statement::from_json(&s.to_json().replace(from, to)).is_err(),
+                "{to}"
+            );
+        }
     }
 }

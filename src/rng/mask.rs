@@ -3,6 +3,7 @@
 use super::public::{Domain, PublicStream};
 use super::{below, threshold};
 use rand_chacha::rand_core::RngCore;
+use rayon::prelude::*;
 use std::collections::HashSet;
 
 /// How the fires of a run are drawn.
@@ -30,6 +31,9 @@ pub fn plan_fires(seed: u64, steps: u32, groups: u32, mask: Mask) -> Vec<(u32, u
         Mask::Bernoulli { p } => (0..steps).flat_map(|t| step_fires(seed, t, groups, p)).collect(),
         Mask::Exact { slots } => {
             let total = u64::from(steps) * u64::from(groups);
+            if slots >= total {
+                return (0..steps).flat_map(|t| (0..groups).map(move |g| (t, g))).collect();
+            }
             let mut rng = PublicStream::new(seed, Domain::Slots, 0, 0).at(0);
             let mut drawn = HashSet::new();
             for last in total.saturating_sub(slots)..total {
@@ -50,10 +54,35 @@ pub fn bernoulli_fires(seed: u64, step: u32, group: u32, p: f64) -> bool {
     PublicStream::new(seed, Domain::Mask, step, 0).at(2 * u64::from(group)).next_u64() < cut
 }
 
-fn step_fires(seed: u64, step: u32, groups: u32, p: f64) -> Vec<(u32, u32)> {
-    let Some(cut) = threshold(p) else { return (0..groups).map(|g| (step, g)).collect() };
+fn step_fires(seed: u64, step: u32, groups: u32, p: f64) -> impl Iterator<Item = (u32, u32)> {
+    let cut = threshold(p);
     let mut rng = PublicStream::new(seed, Domain::Mask, step, 0).at(0);
-    (0..groups).filter(|_| rng.next_u64() < cut).map(|g| (step, g)).collect()
+    (0..groups).filter(move |_| cut.is_none_or(|cut| rng.next_u64() < cut)).map(move |g| (step, g))
+}
+
+/// (step, group) slots walked over between two looks at the count: a few milliseconds' work.
+const WINDOW: u64 = 1 << 20;
+
+/// How many fires [`plan_fires`] lists, without listing them. Stops soon after `most` are passed: a count above `most` says only
+/// that there are more.
+pub fn count_fires(seed: u64, steps: u32, groups: u32, mask: Mask, most: u64) -> u64 {
+    let total = u64::from(steps) * u64::from(groups);
+    let cut = match mask {
+        Mask::Exact { slots } => return slots.min(total),
+        Mask::Bernoulli { p } => threshold(p),
+    };
+    let (Some(cut), false) = (cut, groups == 0) else { return total };
+    let of_step = |step: u32| {
+        let mut rng = PublicStream::new(seed, Domain::Mask, step, 0).at(0);
+        (0..groups).filter(|_| rng.next_u64() < cut).count() as u64
+    };
+    let (at_once, mut from, mut count) = (WINDOW.div_ceil(groups.into()) as u32, 0, 0);
+    while from < steps && count <= most && cut > 0 {
+        let to = from.saturating_add(at_once).min(steps);
+        count += (from..to).into_par_iter().map(of_step).sum::<u64>();
+        from = to;
+    }
+    count
 }
 
 /// The public coin, +1 or -1, that decides ties of (step, group): an inner product that is 0 or no number, an empty batch.
@@ -113,6 +142,19 @@ mod tests {
         assert_eq!(fires[..], plan_fires(3, 60, 17, Mask::Bernoulli { p: 0.4 })[..fires.len()]);
         assert_eq!(plan_fires(3, 2, 2, Mask::Bernoulli { p: 1.0 }), [(0, 0), (0, 1), (1, 0), (1, 1)]);
         assert!(plan_fires(3, 100, 100, Mask::Bernoulli { p: 0.0 }).is_empty());
+    }
+
+    #[test]
+    fn fires_are_counted_as_they_are_listed_and_no_further_than_asked() {
+        for (steps, groups, p) in [(500, 20, 0.3), (30, 17, 0.0), (7, 3, 1.0), (9, 0, 0.5), (4000, 300, 1e-3)] {
+            let listed = plan_fires(5, steps, groups, Mask::Bernoulli { p }).len() as u64;
+            assert_eq!(count_fires(5, steps, groups, Mask::Bernoulli { p }, u64::MAX), listed);
+            assert_eq!(count_fires(5, steps, groups, Mask::Exact { slots: 40 }, 0), 40.min((steps * groups).into()));
+        }
+        // 10^11 slots: listed they would take 800 GB, and the walk alone minutes.
+        for p in [1.0, 1.0 - 1e-9, 0.5] {
+            assert!(count_fires(5, 100_000_000, 1000, Mask::Bernoulli { p }, 3) > 3);
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub mod secret;
 pub(crate) mod widths;
 
 pub use direction::{Direction, DirectionStream};
-pub use mask::{Mask, coin, plan_fires};
+pub use mask::{Mask, coin, count_fires, plan_fires};
 pub use public::{Domain, PublicStream};
 pub use secret::{Secret, SecretDomain, SecretStream};
 

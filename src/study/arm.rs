@@ -346,9 +346,7 @@ fn circumstances(secret: &Secret) -> Circumstances {
 /// The (eps, delta) that a statement claims as a charge; no charge where it claims none.
 fn eps_charge(statement: &Statement) -> Charge {
     let found = statement.claims.iter().find_map(|c| match c.guarantee {
-        Guarantee::EpsDelta { eps, delta, neighbours } => {
-            Some(Charge::EpsDelta { eps, delta, neighbours: neighbours.into() })
-        }
+        Guarantee::EpsDelta { eps, delta, neighbours } => Some(Charge::EpsDelta { eps, delta, neighbours }),
         _ => None,
     });
     found.unwrap_or(Charge::NonPrivate)

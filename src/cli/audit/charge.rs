@@ -1,12 +1,12 @@
 //! What the audited model's training charged for: from flags, or from the statement and transcript beside it.
 
 use super::pair::{self, Pair};
-use crate::audit::bound::{Bound, Charge, Design, Neighbours};
+use crate::audit::bound::{Bound, Charge, Design};
 use crate::error::{Error, Result};
 use crate::measure::shadow::Known;
 use crate::method::dense;
 use crate::method::ferret::{Payload, Transcript};
-use crate::privacy::guarantee::Guarantee;
+use crate::privacy::guarantee::{Guarantee, Neighbours};
 use crate::privacy::statement::{Released, Statement};
 
 /// How membership was decided.
@@ -61,7 +61,7 @@ enum Relation {
 impl From<Relation> for Neighbours {
     fn from(relation: Relation) -> Self {
         match relation {
-            Relation::AddRemove => Neighbours::AddRemove,
+            Relation::AddRemove => Neighbours::AddOrRemoveOne,
             Relation::ReplaceByEmpty => Neighbours::ReplaceByEmpty,
             Relation::ReplaceOne => Neighbours::ReplaceOne,
         }
@@ -83,7 +83,7 @@ impl ChargeArgs {
         let own = |charge: Charge| {
             let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
             let record = pair::record_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
-            let statement = pair::statement_of(&pair.tuned).ok().flatten();
+            let statement = pair::statement_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
             Ok(Found { charges: vec![charge], transcript, record, statement })
         };
         if let Some(bits) = self.bits {
@@ -107,7 +107,7 @@ impl Found {
     pub fn of(pair: &Pair) -> Result<Self> {
         let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256)?;
         let record = pair::record_of(&pair.tuned, &pair.tuned_sha256)?;
-        let statement = pair::statement_of(&pair.tuned)?;
+        let statement = pair::statement_of(&pair.tuned, &pair.tuned_sha256)?;
         Ok(Self { charges: charges(transcript.as_ref(), statement.as_ref()), transcript, record, statement })
     }
 }
@@ -129,7 +129,7 @@ fn charges(transcript: Option<&Transcript>, statement: Option<&Statement>) -> Ve
     }
     for claim in statement.into_iter().flat_map(|s| &s.claims).filter(|c| c.of == "spent") {
         if let Guarantee::EpsDelta { eps, delta, neighbours } = claim.guarantee {
-            charges.push(Charge::EpsDelta { eps, delta, neighbours: neighbours.into() });
+            charges.push(Charge::EpsDelta { eps, delta, neighbours });
         }
     }
     charges

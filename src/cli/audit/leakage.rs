@@ -65,7 +65,7 @@ impl Job for Work<'_> {
 
     fn run<B: Backend>(self, backend: B) -> Result<Reading> {
         let Work { base, transcript, examples, args, secret } = self;
-        let bar = Bar::new(transcript.fires().len(), "bits", args.quiet);
+        let bar = Bar::new(transcript.releases.len(), "bits", args.quiet);
         leakage(backend, base, transcript, examples, &secret, args.micro_batch, |n| bar.step(n))
     }
 }

@@ -11,16 +11,12 @@ use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::checkpoint::Checkpoint;
 use crate::model::tokenizer::Tokenizer;
-use crate::privacy::statement::Statement;
+use crate::privacy::statement::{AUDITED, Statement};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// The folder in the run's own.
 const FOLDER: &str = "audit";
-
-/// What the statement says of it.
-const NOTE: &str = "An audit was run (--audit): the files in audit/ are computed from the private records, tell who is among them, \
-                    and are covered by no promise made here. Keep that folder as secret as the records; publish the model without it.";
 
 /// An audit after training.
 #[derive(clap::Args, Debug)]
@@ -123,8 +119,8 @@ fn declare(dir: &Path) -> Result<()> {
     let path = dir.join("privacy.json");
     let mut statement =
         Statement::from_json(&fsio::read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
-    if !statement.not_met.iter().any(|note| note == NOTE) {
-        statement.not_met.push(NOTE.into());
+    if !statement.not_met.iter().any(|note| note == AUDITED) {
+        statement.not_met.push(AUDITED.into());
         crate::cli::train::write_statement(dir, &statement)?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::method::ferret::{Transcript, transcript};
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Config, Decoder, Weights};
-use crate::privacy::statement::Statement;
+use crate::privacy::statement::{self, Statement};
 use crate::{backend::Backend, fsio::read_text};
 use indicatif::ProgressBar;
 use std::path::Path;
@@ -100,13 +100,21 @@ pub(super) fn record_of(tuned: &Checkpoint, tuned_sha256: &str) -> Result<Option
     Ok(Some(found))
 }
 
-/// The privacy statement in a model's folder.
-pub(super) fn statement_of(tuned: &Checkpoint) -> Result<Option<Statement>> {
-    let path = tuned.folder.join("privacy.json");
+/// The privacy statement in a model's folder. One of version 1 names no model, and is taken for that of the one it lies beside.
+pub(super) fn statement_of(tuned: &Checkpoint, tuned_sha256: &str) -> Result<Option<Statement>> {
+    let path = tuned.folder.join(statement::FILE);
     if !path.exists() {
         return Ok(None);
     }
-    Statement::from_json(&read_text(&path)?).map(Some).map_err(|e| Error::file(path, e.to_string()))
+    let found = Statement::from_json(&read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
+    if found.version > 1 && found.tuned_sha256.as_deref() != Some(tuned_sha256) {
+        return Err(Error::file(
+            path,
+            "is not of the model beside it: its tuned_sha256 names other tensors, so what it promises says nothing about them; remove \
+             it, or audit the model that it belongs to",
+        ));
+    }
+    Ok(Some(found))
 }
 
 impl Pair {

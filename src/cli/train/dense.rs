@@ -277,15 +277,12 @@ impl Job for Work<'_> {
         let bits_per_update = settings.method.bits_per_update(&trainer.decoder().layout);
         let weights = trainer.finish()?;
         let spent = settings.claims(steps_run, args.delta)?;
-        let statement = settings.statement(&weights.layout, steps_run, &spent, Some(&planned), circumstances);
+        let tuned_sha256 = checkpoint::tensors_sha256(&weights);
+        let mut statement = settings.statement(&weights.layout, steps_run, &spent, Some(&planned), circumstances);
+        statement.tuned_sha256 = Some(tuned_sha256.clone());
         write_statement(folder.path(), &statement)?;
-        let record = Record {
-            version: Record::VERSION,
-            settings: settings.clone(),
-            steps_run,
-            base_sha256,
-            tuned_sha256: checkpoint::tensors_sha256(&weights),
-        };
+        let record =
+            Record { version: Record::VERSION, settings: settings.clone(), steps_run, base_sha256, tuned_sha256 };
         fsio::write(&folder.path().join(RECORD), record.to_json().as_bytes())?;
         let mut options = base.save_options();
         options.dtype = Dtype::F32;

@@ -210,7 +210,7 @@ impl Job for Work<'_> {
     type Output = Value;
 
     fn run<B: Backend>(self, backend: B) -> Result<Value> {
-        let Work { args, start, settings, base_sha256, releases, mut folder, secret, fires, statement } = self;
+        let Work { args, start, settings, base_sha256, releases, mut folder, secret, fires, mut statement } = self;
         let Start { checkpoint: mut base, records, held_out } = start;
         if args.log_private {
             fsio::write(&folder.state(PRIVATE_LOG), b"")?;
@@ -274,6 +274,7 @@ impl Job for Work<'_> {
         };
         // The statement first: no model lies anywhere without one.
         transcript.check()?;
+        statement.tuned_sha256.clone_from(&transcript.tuned_sha256);
         write_statement(folder.path(), &statement)?;
         ferret::replay::save(folder.path(), &base, &weights, &transcript)?;
         let out = folder.path().to_owned();

@@ -1,10 +1,10 @@
 //! What a run gave away: what the accountants say of its steps, and the statement.
 
-use super::settings::{ClipRule, Method, Privacy, Settings, Variant};
+use super::settings::{ClipRule, Method, Privacy, Record, Settings, Variant};
 use crate::error::{Error, Result};
 use crate::model::Layout;
-use crate::privacy::statement::{Circumstances, Released, Sampler, Statement};
-use crate::privacy::{Accountant, Guarantee, Pld, Rdp};
+use crate::privacy::statement::{Circumstances, Released, Sampler, Statement, VERSION};
+use crate::privacy::{Accountant, Pld, Rdp};
 use serde_json::{Value, json};
 
 /// Epsilon at a delta, by accountant; or why there is none.
@@ -51,6 +51,19 @@ impl Settings {
         planned: Option<&Claims>,
         circumstances: Circumstances,
     ) -> Statement {
+        self.statement_by(VERSION, layout, steps_run, spent, planned, circumstances)
+    }
+
+    /// [`Settings::statement`] by the rules of `version`.
+    fn statement_by(
+        &self,
+        version: u32,
+        layout: &Layout,
+        steps_run: u32,
+        spent: &Claims,
+        planned: Option<&Claims>,
+        circumstances: Circumstances,
+    ) -> Statement {
         let count = u64::from(steps_run);
         let bits_per_update = self.method.compresses().then(|| self.method.bits_per_update(layout) as f64);
         let released = match self.method.privacy() {
@@ -60,12 +73,16 @@ impl Settings {
             None => Released::Gradients { count, bits_per_update },
         };
         let mut statement =
-            Statement::new(self.method.name(), released, self.sampler, self.records, self.sampling_rate, count);
+            Statement::new(self.method.name(), released, self.sampler, self.records, self.sampling_rate, count)
+                .by_rules_of(version);
+        if let Some(event) = self.event(steps_run) {
+            statement.spent(event);
+        }
         for (claims, of) in [(Some(spent), "spent"), (planned, "planned")] {
             let Some(claims) = claims else { continue };
             for (name, epsilon) in &claims.found {
                 match epsilon {
-                    Ok(eps) => drop(statement.claim(Guarantee::eps_delta(*eps, claims.delta), name, of)),
+                    Ok(eps) => drop(statement.claim(statement.eps_delta(*eps, claims.delta), name, of)),
                     Err(why) => statement.not_met.push(format!("{name}, {of}: {why}")),
                 }
             }
@@ -92,5 +109,19 @@ impl Settings {
             }
         }
         statement.finish(circumstances)
+    }
+}
+
+impl Record {
+    /// The statement that a run of this record makes, by the rules of the version of `stated`, and with its delta and circumstances:
+    /// what no one can recompute. `layout` is that of its model.
+    pub fn restate(&self, layout: &Layout, stated: &Statement) -> Result<Statement> {
+        let (settings, delta) = (&self.settings, stated.delta().unwrap_or(1e-5));
+        let (spent, planned) = (settings.claims(self.steps_run, delta)?, settings.claims(settings.steps, delta)?);
+        let circumstances = stated.circumstances();
+        let mut made =
+            settings.statement_by(stated.version, layout, self.steps_run, &spent, Some(&planned), circumstances);
+        made.tuned_sha256 = Some(self.tuned_sha256.clone()).filter(|_| stated.version > 1);
+        Ok(made)
     }
 }

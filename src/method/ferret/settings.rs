@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::method::MOST_STEPS;
 use crate::optim::{Hyper, Schedule, Silent, Updates};
 use crate::privacy::statement::Sampler;
-use crate::rng::{Direction, Mask, plan_fires};
+use crate::rng::{Direction, Mask, count_fires, plan_fires};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::LN_2;
@@ -156,8 +156,11 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// Steps times groups, far above any run too.
-const MOST_SLOTS: u64 = 100_000_000_000;
+/// Steps times groups, far above any run too: whoever reads a transcript walks over all of them.
+const MOST_SLOTS: u64 = 10_000_000_000;
+
+/// Fires that the exact mask draws, which are held in memory while it does: far above any run as well.
+const MOST_DRAWN: u64 = 1 << 24;
 
 impl Settings {
     /// The paper's: bits through AdamW, idle steps with a zero gradient, directions on the sphere, Poisson batches of 50. Of sizes and
@@ -224,6 +227,22 @@ impl Settings {
         }
     }
 
+    /// How many [`Settings::fires`] lists, without listing more than `most`; above that it says only that there are more.
+    pub fn count_fires(&self, steps_run: u32, most: u64) -> u64 {
+        match self.mask() {
+            // The exact mask is drawn for the whole run: what a part of it holds must be looked up.
+            Mask::Exact { slots } if steps_run < self.steps && slots < self.slots() => {
+                self.fires(steps_run).len() as u64
+            }
+            mask => count_fires(self.seed, steps_run.min(self.steps), self.groups.len() as u32, mask, most),
+        }
+    }
+
+    /// G T: the (step, group) that may fire.
+    fn slots(&self) -> u64 {
+        u64::from(self.steps) * self.groups.len() as u64
+    }
+
     /// Whether the settings make sense and agree with each other.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::usage(what));
@@ -241,12 +260,20 @@ impl Settings {
         if self.steps == 0 || self.steps > MOST_STEPS {
             return refuse(format!("steps is {}, expected 1 to {MOST_STEPS}", self.steps));
         }
-        let slots = u64::from(self.steps) * self.groups.len() as u64;
-        if slots > MOST_SLOTS {
+        if self.slots() > MOST_SLOTS {
             return refuse(format!(
                 "{} steps of {} groups are more than {MOST_SLOTS} slots",
                 self.steps,
                 self.groups.len()
+            ));
+        }
+        if let Mask::Exact { slots } = self.mask()
+            && slots > MOST_DRAWN
+            && slots < self.slots()
+        {
+            return refuse(format!(
+                "epsilon {} pays for {slots} bits, expected at most {MOST_DRAWN} with mask exact",
+                self.epsilon
             ));
         }
         if self.batch == 0 || self.batch > self.records {

@@ -1,9 +1,10 @@
 //! What a run gave away: from its settings and fires to releases, the event that accountants know, and the statement.
 
 use super::settings::{BatchPer, Payload, Release, Settings};
+use super::transcript::Transcript;
 use crate::error::Result;
 use crate::privacy::event::{Event, Fires};
-use crate::privacy::statement::{Circumstances, Released, Statement};
+use crate::privacy::statement::{Circumstances, Released, Statement, VERSION};
 
 impl Settings {
     /// How many batches were seen by how many bits each, for the accountants.
@@ -43,6 +44,18 @@ impl Settings {
         delta: f64,
         circumstances: Circumstances,
     ) -> Result<Statement> {
+        self.statement_by(VERSION, fires, steps_run, delta, circumstances)
+    }
+
+    /// [`Settings::statement`] by the rules of `version`.
+    fn statement_by(
+        &self,
+        version: u32,
+        fires: &[(u32, u32)],
+        steps_run: u32,
+        delta: f64,
+        circumstances: Circumstances,
+    ) -> Result<Statement> {
         let (count, batches) = (fires.len() as u64, self.shared(fires).iter().map(|f| f.steps).sum());
         let released = match (self.payload, self.release) {
             (Payload::TrueGradient, _) => Released::Gradients { count, bits_per_update: None },
@@ -52,16 +65,30 @@ impl Settings {
         };
         let steps = steps_run.into();
         let mut statement =
-            Statement::new(&*self.method, released, self.sampler, self.records, self.sampling_rate, steps);
+            Statement::new(&*self.method, released, self.sampler, self.records, self.sampling_rate, steps)
+                .by_rules_of(version);
         statement.nats_planned = Some(self.epsilon);
         statement.charge_bits();
         if let Some(event) = self.event(fires) {
-            statement.claim_spent(&event, delta)?;
+            statement.claim_spent(event, delta)?;
         }
         if self.payload == Payload::TrueGradient {
             statement.not_met.push("not private: the true gradients of fired groups were released".into());
         }
         Ok(statement.finish(circumstances))
+    }
+}
+
+impl Transcript {
+    /// The statement that a run of this transcript makes, by the rules of the version of `stated`, and with its delta and circumstances:
+    /// what no one can recompute.
+    pub fn restate(&self, stated: &Statement) -> Result<Statement> {
+        // Bits as they are have no use for a delta; where one is missing, no claim rests on it.
+        let delta = stated.delta().unwrap_or(1e-5);
+        let (settings, fires) = (&self.settings, self.fires());
+        let mut made = settings.statement_by(stated.version, &fires, self.steps_run, delta, stated.circumstances())?;
+        made.tuned_sha256 = self.tuned_sha256.clone().filter(|_| stated.version > 1);
+        Ok(made)
     }
 }
 

@@ -17,6 +17,9 @@
 //!
 //! The checksum finds slips and careless edits; it is no signature. What cannot be forged without finding another run is the tuned
 //! model's hash. Sizes and hashes have names that say what they are; numbers are read back to the last bit.
+//!
+//! Files of every version are read for ever, and the newest is written. A field that a later version adds has a default that means what
+//! its absence meant.
 
 use super::settings::{Payload, Release, Settings};
 use crate::error::{Error, Result};
@@ -79,7 +82,7 @@ struct File {
     tuned_sha256: Option<String>,
     settings: Settings,
     steps_run: u32,
-    fires: usize,
+    fires: u64,
     bits: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     scalars: Vec<f32>,
@@ -89,9 +92,19 @@ struct File {
 impl File {
     fn checksum(&self) -> String {
         let bare = Self { checksum: String::new(), ..self.clone() };
-        let text = serde_json::to_string(&bare).expect("strings and numbers");
-        Sha256::digest(text).iter().map(|b| format!("{b:02x}")).collect()
+        sha256(&serde_json::to_string(&bare).expect("strings and numbers"))
     }
+
+    /// Whether the checksum fits: that of the fields `read`, as they stand in the text, so that a field which this program writes and
+    /// an earlier one did not know changes nothing; or that of the fields as this program writes them.
+    fn is_whole(&self, mut read: serde_json::Value) -> bool {
+        read["checksum"] = "".into();
+        [sha256(&read.to_string()), self.checksum()].contains(&self.checksum)
+    }
+}
+
+fn sha256(text: &str) -> String {
+    Sha256::digest(text).iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn is_sha256(text: &str) -> bool {
@@ -143,17 +156,27 @@ impl Transcript {
             (Releases::Bits(_), _) => return refuse("bits were released where settings say scalars".into()),
             (Releases::Scalars(_), _) => return refuse("scalars were released where settings say bits".into()),
         }
-        let fires = self.fires().len();
-        // The ablation's payload is no release: its gradients are in no transcript.
-        let expected = if self.settings.payload == Payload::Sign { fires } else { 0 };
-        if self.releases.len() != expected {
-            return refuse(format!(
-                "{} releases are listed, but seed and settings make {expected} fires in {} steps",
-                self.releases.len(),
-                self.steps_run
-            ));
+        let listed = self.releases.len() as u64;
+        if self.settings.payload != Payload::Sign {
+            // The ablation's payload is no release: its gradients are in no transcript.
+            return if listed == 0 { Ok(()) } else { refuse(format!("{listed} releases are listed, expected none")) };
         }
-        Ok(())
+        self.fires_are(listed).or_else(|made| {
+            refuse(format!(
+                "{listed} releases are listed, but seed and settings make {made} fires in {} steps",
+                self.steps_run
+            ))
+        })
+    }
+
+    /// Whether the run has so many fires; if not, how many. They are counted, not stored, and no further than the first one too many:
+    /// a few bytes of settings can name more than any memory holds.
+    fn fires_are(&self, count: u64) -> std::result::Result<(), String> {
+        match self.settings.count_fires(self.steps_run, count) {
+            made if made == count => Ok(()),
+            made if made < count => Err(made.to_string()),
+            _ => Err(format!("more than {count}")),
+        }
     }
 
     /// The file's text.
@@ -170,7 +193,10 @@ impl Transcript {
             tuned_sha256: self.tuned_sha256.clone(),
             settings: self.settings.clone(),
             steps_run: self.steps_run,
-            fires: self.fires().len(),
+            fires: match self.settings.payload {
+                Payload::Sign => self.releases.len() as u64,
+                Payload::TrueGradient => self.settings.count_fires(self.steps_run, u64::MAX),
+            },
             bits,
             scalars,
             checksum: String::new(),
@@ -188,9 +214,9 @@ impl Transcript {
         if head["format"] != FORMAT {
             return refuse(format!("is no transcript: its format is {}, expected \"{FORMAT}\"", head["format"]));
         }
-        if head["version"] != VERSION {
+        if !head["version"].as_u64().is_some_and(|v| (1..=u64::from(VERSION)).contains(&v)) {
             return refuse(format!(
-                "has version {}, this program reads {VERSION}: use the program that wrote it",
+                "has version {}, this program reads versions up to {VERSION}: use the one that wrote it, or a later one",
                 head["version"]
             ));
         }
@@ -217,11 +243,10 @@ impl Transcript {
             releases,
         };
         transcript.check().map_err(|e| Error::file(path, format!("contradicts itself: {e}")))?;
-        let fires = transcript.fires().len();
-        if file.fires != fires {
-            return refuse(format!("contradicts itself: fires is {}, seed and settings make {fires}", file.fires));
+        if let Err(made) = transcript.fires_are(file.fires) {
+            return refuse(format!("contradicts itself: fires is {}, seed and settings make {made}", file.fires));
         }
-        if file.checksum != file.checksum() {
+        if !file.is_whole(head) {
             return refuse("was changed after it was written: the checksum does not fit its content".into());
         }
         Ok(transcript)

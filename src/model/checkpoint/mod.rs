@@ -2,6 +2,7 @@
 //! index) and a tokenizer, read into [`Weights`] and written back.
 
 pub mod safetensors;
+mod unused;
 
 use self::safetensors::{File, to_f32};
 use super::config::Config;
@@ -19,6 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use self::safetensors::{Dtype, Tensor};
+pub use self::unused::refuse_unused;
 
 /// The single-file weights of a checkpoint.
 pub const WEIGHTS: &str = "model.safetensors";
@@ -191,6 +193,12 @@ struct Sources {
     /// A `lm_head.weight` although the config ties it: must equal the embedding.
     tied_head: Option<Source>,
     prefixed: bool,
+}
+
+/// The tensors of `files` that the model uses: which file, and the name there.
+fn tensors_of_model(files: &[File], layout: &Layout, config: &Config) -> Result<HashSet<(usize, String)>> {
+    let Sources { found, tied_head, .. } = match_names(files, layout, config.tied)?;
+    Ok(found.into_values().chain(tied_head).map(|source| (source.file, source.name)).collect())
 }
 
 /// Every parameter exactly once, nothing unknown.

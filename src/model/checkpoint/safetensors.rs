@@ -111,6 +111,22 @@ impl File {
         SafeTensors::deserialize(&self.map).map_err(|e| Error::file(&self.path, self.explain(e)))
     }
 
+    /// What the header says beside the tensors.
+    pub fn metadata(&self) -> Result<Vec<(String, String)>> {
+        let (_, header) =
+            SafeTensors::read_metadata(&self.map).map_err(|e| Error::file(&self.path, self.explain(e)))?;
+        Ok(header.metadata().clone().into_iter().flatten().collect())
+    }
+
+    /// How much longer the header is than what it says: blanks between its words, words said twice.
+    pub fn idle_header_bytes(&self) -> Result<usize> {
+        let length = self.map.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)) as usize;
+        let text = self.map.get(8..8 + length).unwrap_or_default();
+        let said: Value =
+            serde_json::from_slice(text).map_err(|e| Error::file(&self.path, format!("has a broken header ({e})")))?;
+        Ok(length.saturating_sub(said.to_string().len()))
+    }
+
     /// Header length against the file's length, before anything believes either.
     fn check_size(&self) -> Result<()> {
         let length = self.map.len() as u64;

@@ -1,0 +1,250 @@
+//! Is a trained checkpoint what its files say, and is its statement the one that its run leads to?
+//!
+//! A FERRET run is replayed: the weights are then a function of the base model and the transcript's bits, whoever wrote them. The other
+//! methods cannot be: of them the hashes and the statement are checked. What no one can check afterwards is listed.
+
+use super::dense::{self, Record};
+use super::ferret::{Payload, Release, Transcript, replay, transcript};
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::model::checkpoint::{self, Checkpoint};
+use crate::model::{Weights, embedded};
+use crate::privacy::Statement;
+use crate::privacy::statement::{AUDITED, FILE as STATEMENT, PAGE};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// What was found right, and what was not looked at.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verified {
+    /// Always: what is wrong is an error.
+    pub verified: bool,
+    /// Whether the weights were computed again; if not, only their hash was.
+    pub replayed: bool,
+    /// Steps of the run.
+    pub steps: u32,
+    /// What it released: bits, scalars or updates.
+    pub releases: u64,
+    /// Scalars of the model.
+    pub scalars: usize,
+    /// SHA-256 of the base model's tensors.
+    pub base_sha256: String,
+    /// SHA-256 of the tuned model's tensors.
+    pub tuned_sha256: String,
+    /// Version of the statement, which was made again and is the same; none where there is none.
+    pub statement: Option<u32>,
+    /// What lies in the folder and is bound by nothing.
+    pub not_bound: Vec<String>,
+    /// What no one can check afterwards.
+    pub not_checkable: Vec<String>,
+}
+
+/// Check the checkpoint in `dir` against the files beside it and against `base`, whose tensors are used up: there is one copy of them in
+/// memory while a transcript is replayed. `progress` hears of each step.
+pub fn verify(dir: &Path, base: &mut Checkpoint, progress: impl FnMut(&Transcript, u32)) -> Result<Verified> {
+    let found = checkpoint::load_folder(dir)?.weights;
+    if found.config != base.weights.config {
+        let what = format!(
+            "its config.json describes another decoder than {}'s: is this the base of the run?",
+            base.folder.display()
+        );
+        return Err(Error::file(dir, what));
+    }
+    let (told, recorded) = (dir.join(transcript::FILE), dir.join(dense::RECORD));
+    let mut verified = if told.exists() {
+        let transcript = Transcript::from_json(&fsio::read_text(&told)?, &told)?;
+        if transcript.settings.payload == Payload::Sign {
+            replays(dir, base, &found, &transcript, &told, progress)?;
+        } else {
+            began_at(base, &transcript.base_sha256, &told)?;
+        }
+        of_transcript(dir, &transcript, &found)?
+    } else if recorded.exists() {
+        let record =
+            Record::from_json(&fsio::read_text(&recorded)?).map_err(|e| Error::file(&recorded, e.to_string()))?;
+        of_record(dir, base, &record, &found)?
+    } else {
+        let what = format!("has neither {} nor {}: there is nothing to verify it by", transcript::FILE, dense::RECORD);
+        return Err(Error::file(dir, what));
+    };
+    let mut looked_at = checkpoint::refuse_unused(dir, &base.folder)?;
+    looked_at.extend([if told.exists() { told } else { recorded }, dir.join(STATEMENT), dir.join(PAGE)]);
+    verified.not_bound.extend(other_files(dir, &base.folder, &looked_at)?);
+    Ok(verified)
+}
+
+fn replays(
+    dir: &Path,
+    base: &mut Checkpoint,
+    found: &Weights,
+    transcript: &Transcript,
+    path: &Path,
+    mut progress: impl FnMut(&Transcript, u32),
+) -> Result<()> {
+    let Weights { config, layout, tensors } = &mut base.weights;
+    let weights = Weights { config: config.clone(), layout: layout.clone(), tensors: std::mem::take(tensors) };
+    let replayed =
+        replay(weights, transcript, |step| progress(transcript, step)).map_err(|e| Error::file(path, e.to_string()))?;
+    for (spec, (a, b)) in found.layout.specs().iter().zip(found.tensors.iter().zip(&replayed.tensors)) {
+        if let Some(i) = a.iter().zip(b).position(|(x, y)| x.to_bits() != y.to_bits()) {
+            let differ = a.iter().zip(b).filter(|(x, y)| x.to_bits() != y.to_bits()).count();
+            let what = format!(
+                "is not its transcript's replay: {} differs in {differ} of {} scalars, first at {i} ({:e}, replayed {:e}); `ferret \
+                 replay` writes the checkpoint that the transcript leads to",
+                spec.name,
+                a.len(),
+                a[i],
+                b[i]
+            );
+            return Err(Error::file(dir, what));
+        }
+    }
+    Ok(())
+}
+
+fn of_transcript(dir: &Path, transcript: &Transcript, found: &Weights) -> Result<Verified> {
+    let replayed = transcript.settings.payload == Payload::Sign;
+    let tuned_sha256 = checkpoint::tensors_sha256(found);
+    if transcript.tuned_sha256.as_ref() != Some(&tuned_sha256) {
+        return Err(Error::file(dir.join(transcript::FILE), other_model(&tuned_sha256)));
+    }
+    let statement = statement(dir, |stated| transcript.restate(stated))?;
+    let drawn = match transcript.settings.release {
+        Release::Bit => "",
+        Release::Rr { .. } => ", and that bits were flipped,",
+        Release::Gaussian { .. } => ", and that noise was added,",
+    };
+    let mut not_checkable = vec![
+        format!("that batches were drawn{drawn} with a secret key that nobody kept"),
+        "that the records moved the bits, and nothing else: whoever writes a transcript chooses them, and they can carry any message as \
+         long as they are"
+            .into(),
+    ];
+    if !replayed {
+        not_checkable.push("the weights: the true gradients that made them are in no file".into());
+    }
+    Ok(Verified {
+        verified: true,
+        replayed,
+        steps: transcript.steps_run,
+        releases: transcript.releases.len() as u64,
+        scalars: found.layout.scalars(),
+        base_sha256: transcript.base_sha256.clone(),
+        tuned_sha256,
+        statement: statement.as_ref().map(|s| s.version),
+        not_bound: unbound(statement.as_ref()),
+        not_checkable: not_checkable.into_iter().chain(never_checkable(statement.as_ref())).collect(),
+    })
+}
+
+fn of_record(dir: &Path, base: &Checkpoint, record: &Record, found: &Weights) -> Result<Verified> {
+    let path = dir.join(dense::RECORD);
+    let tuned_sha256 = checkpoint::tensors_sha256(found);
+    if record.tuned_sha256 != tuned_sha256 {
+        return Err(Error::file(path, other_model(&tuned_sha256)));
+    }
+    began_at(base, &record.base_sha256, &path)?;
+    let statement = statement(dir, |stated| record.restate(&found.layout, stated))?;
+    let made = match record.settings.method.privacy() {
+        Some(_) => "that the updates were clipped, noised and sampled as run.json says",
+        None => "that the updates were made as run.json says",
+    };
+    let not_checkable =
+        [format!("{made}: the weights cannot be computed again without the records and the secret key")];
+    Ok(Verified {
+        verified: true,
+        replayed: false,
+        steps: record.steps_run,
+        releases: record.steps_run.into(),
+        scalars: found.layout.scalars(),
+        base_sha256: record.base_sha256.clone(),
+        tuned_sha256,
+        statement: statement.as_ref().map(|s| s.version),
+        not_bound: unbound(statement.as_ref()),
+        not_checkable: not_checkable.into_iter().chain(never_checkable(statement.as_ref())).collect(),
+    })
+}
+
+/// Refuse a base model that is not the one that the file `path` names.
+fn began_at(base: &Checkpoint, named: &str, path: &Path) -> Result<()> {
+    let found = checkpoint::tensors_sha256(&base.weights);
+    if found == named {
+        return Ok(());
+    }
+    let what = format!(
+        "the run began at tensors with SHA-256 {named}, this base model has {found}: give the one it was trained from"
+    );
+    Err(Error::file(path, what))
+}
+
+fn other_model(found: &str) -> String {
+    format!("is not of the model beside it: its tuned_sha256 names other tensors than those found, {found}")
+}
+
+/// The statement in `dir`, if it is the one that `restate` makes again; none where there is none.
+fn statement(dir: &Path, restate: impl FnOnce(&Statement) -> Result<Statement>) -> Result<Option<Statement>> {
+    let (path, page) = (dir.join(STATEMENT), dir.join(PAGE));
+    if !path.exists() {
+        return match page.exists() {
+            true => Err(Error::file(page, format!("promises what no {STATEMENT} beside it states: remove it"))),
+            false => Ok(None),
+        };
+    }
+    let stated = Statement::from_json(&fsio::read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
+    let made = restate(&stated).map_err(|e| Error::file(&path, format!("cannot be stated again: {e}")))?;
+    let differences = stated.differences(&made, &[AUDITED]);
+    if !differences.is_empty() {
+        let what = format!("is not the statement of this run: {}", differences.join("; "));
+        return Err(Error::file(path, what));
+    }
+    if page.exists() && fsio::read_text(&page)? != stated.to_markdown() {
+        let what = format!("does not say what {STATEMENT} states: believe neither, or write it again from there");
+        return Err(Error::file(page, what));
+    }
+    Ok(Some(stated))
+}
+
+/// What the statement of an earlier version, or none at all, leaves open.
+fn unbound(statement: Option<&Statement>) -> Vec<String> {
+    match statement {
+        None => vec![format!("there is no {STATEMENT}: nothing is promised, so nothing was compared")],
+        Some(s) if s.version == 1 => vec![format!(
+            "version 1 of {STATEMENT} does not name its model: it fits every run with the same settings and as many releases; and it does \
+             not say that nats are counted given all other records, so that copies of a record add up"
+        )],
+        Some(_) => Vec::new(),
+    }
+}
+
+/// What is beyond the files of every run.
+fn never_checkable(statement: Option<&Statement>) -> Vec<String> {
+    let mut out = vec![
+        "that there were so many records, each of them once, and that no other run used them".to_owned(),
+        "that nothing else of the run was published: logs, timings, evaluations, other runs that were not chosen"
+            .to_owned(),
+    ];
+    if let Some(s) = statement {
+        let kept = if s.private_logs { "were" } else { "were not" };
+        out.push(format!("that private logs {kept} written, as {STATEMENT} says"));
+        if !s.insecure_seed {
+            out.push(format!("that the secret key came from the operating system, as {STATEMENT} says"));
+        }
+    }
+    out
+}
+
+/// Files of the folder that nothing here has looked at, unless they are the base model's.
+fn other_files(dir: &Path, base: &Path, looked_at: &[PathBuf]) -> Result<Vec<String>> {
+    let bytes = |path: &Path| embedded::file(path).map(<[u8]>::to_vec).or_else(|| fsio::read_bytes(path).ok());
+    let mut open = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(|e| Error::io(dir, e))? {
+        let path = entry.map_err(|e| Error::io(dir, e))?.path();
+        let name = path.file_name().unwrap_or_default();
+        let of_base = bytes(&path).is_some_and(|own| bytes(&base.join(name)) == Some(own));
+        if !looked_at.contains(&path) && !of_base {
+            open.push(format!("{} is not the base model's, and nothing says what it holds", name.display()));
+        }
+    }
+    open.sort();
+    Ok(open)
+}
