@@ -162,7 +162,7 @@ fn bad_data_is_refused_in_a_sentence() {
     std::fs::write(&path, "abc").unwrap();
     let small = LoadOptions { vocab: 98, ..options() };
     let error = load_examples(&path, Some(&tokenizer), &small).unwrap_err().to_string();
-    assert!(error.contains("token 98 lies outside the model's vocabulary of 98"), "{error}");
+    assert!(error.contains("token at index 1 lies outside the model's vocabulary of 98"), "{error}");
     let stride = LoadOptions { stride: Some(17), ..options() };
     assert!(load_examples(&path, Some(&tokenizer), &stride).unwrap_err().to_string().contains("stride of 17"));
 }
@@ -277,4 +277,52 @@ fn copies_are_counted_and_not_quoted() {
     let note = notes.iter().find(|n| n.contains("copies")).unwrap();
     assert!(note.contains("5 of 8 records") && note.contains("there 5 times") && !note.contains("secret"), "{note}");
     assert!(load("a.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"cd\"}", &options()).notes().is_empty());
+}
+
+/// The program, from the records to the statement: what is promised is about a user, and N counts users.
+#[test]
+fn a_run_by_user_promises_about_users() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    copy_tiny(&dir.join("model"));
+    let lines: Vec<String> =
+        (0..12).map(|i| format!("{{\"tokens\":[1,{},{i}],\"user\":\"u{}\"}}", i + 3, i % 5)).collect();
+    std::fs::write(dir.join("a.jsonl"), lines.join("\n")).unwrap();
+    let train = |out: &str, more: &[&str]| {
+        let ask = [
+            "train",
+            "--method",
+            "dpsgd",
+            "--noise-multiplier",
+            "1",
+            "--batch",
+            "2",
+            "--model",
+            "model",
+            "--data",
+            "a.jsonl",
+        ];
+        ferret(dir).args(ask).args(["--out", out, "--json"]).args(more).output().unwrap()
+    };
+    let statement = |out: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(dir.join(out).join("privacy.json")).unwrap()).unwrap()
+    };
+    let output = train("by-user", &["--unit", "user", "--records-per-user", "2"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("5 users") && stderr(&output).contains("2 records are not used"),
+        "{}",
+        stderr(&output)
+    );
+    let said = statement("by-user");
+    assert_eq!((&said["records"], &said["users"], &said["sampling_rate"]), (&5.into(), &true.into(), &0.4.into()));
+    let page = std::fs::read_to_string(dir.join("by-user/PRIVACY.md")).unwrap();
+    assert!(page.contains("A record is a user") && !page.contains("A record is one line"), "{page}");
+    let output = train("by-record", &[]);
+    assert!(stderr(&output).contains("--unit user makes a promise about a person"), "{}", stderr(&output));
+    let said = statement("by-record");
+    assert_eq!((&said["records"], said.get("users")), (&12.into(), None));
+    assert_refused("a cap without users", &train("none", &["--records-per-user", "2"]), &["--unit user"]);
+    std::fs::write(dir.join("a.jsonl"), "{\"tokens\":[1,2]}\n".repeat(4)).unwrap();
+    assert_refused("no users", &train("none", &["--unit", "user"]), &["line 1", "has no \"user\""]);
 }

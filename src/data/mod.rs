@@ -147,14 +147,6 @@ impl Dataset {
                 self.left_out
             ));
         }
-        if let (copies @ 1.., most) = self.copies() {
-            let what =
-                if self.users { "users gave exactly what another one did" } else { "records are copies of others" };
-            notes.push(format!(
-                "{copies} of {all} {what} (the most frequent is there {most} times): what is promised about one adds up over its \
-                 copies"
-            ));
-        }
         if self.truncated > 0 {
             notes.push(format!(
                 "{} of {all} records are longer than the context and were cut: {} tokens are not used",
@@ -165,6 +157,14 @@ impl Dataset {
             notes.push(format!(
                 "{} of {all} records have no token to predict, and count for nothing",
                 self.without_target
+            ));
+        }
+        if let (copies @ 1.., most) = self.copies() {
+            let what =
+                if self.users { "users gave exactly what another one did" } else { "records are copies of others" };
+            notes.push(format!(
+                "{copies} of {all} {what} (the most frequent is there {most} times): what is promised about one adds up over its \
+                 copies"
             ));
         }
         notes

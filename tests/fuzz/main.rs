@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Mutations of each kind of file, at least.
-const CASES: u64 = 2600;
+const CASES: u64 = 3200;
 
 /// Bytes that all readers together may hold at once: inputs have some kilobytes, and the largest checkpoint here 200.
 const MOST: usize = 96 << 20;

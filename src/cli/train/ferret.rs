@@ -279,15 +279,8 @@ impl Job for Work<'_> {
         ferret::replay::save(folder.path(), &base, &weights, &transcript)?;
         let out = folder.path().to_owned();
         folder.finish()?;
-        // A gradient of thousands of numbers is no bit, nor is a scalar.
-        let released = match (settings.payload, settings.release) {
-            (Payload::TrueGradient, _) => "gradients",
-            (Payload::Sign, Release::Gaussian { .. }) => "noisy scalars",
-            (Payload::Sign, _) => "bits",
-        };
         Ok(json!({
-            "method": settings.method, "out": out, "groups": settings.groups.len(), "steps": steps_run, "releases": fires.len(),
-            "released": released, "bits": (settings.payload == Payload::Sign).then_some(fires.len()),
+            "method": settings.method, "out": out, "groups": settings.groups.len(), "steps": steps_run, "bits": fires.len(),
             "computed_steps": fires.chunk_by(|a, b| a.0 == b.0).count(), "seconds": args.seconds(seconds, &statement),
             "nats_planned": statement.nats_planned, "nats_charged": statement.nats_charged,
             "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
@@ -303,10 +296,9 @@ fn save_state<B: Backend>(folder: &Folder, trainer: &Trainer<B>) -> Result<()> {
 /// The summary for a reader.
 fn text(summary: &Value) -> String {
     let mut out = format!(
-        "{}: {} {} released in {} steps, {} of them computed{}\n",
+        "{}: {} bits released in {} steps, {} of them computed{}\n",
         summary["method"].as_str().unwrap_or_default(),
-        summary["releases"],
-        summary["released"].as_str().unwrap_or("bits"),
+        summary["bits"],
         summary["steps"],
         summary["computed_steps"],
         took(summary)
