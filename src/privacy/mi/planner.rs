@@ -204,7 +204,7 @@ impl Ask {
         }
         let mut best = choice(flip_at(high), most_batches)?;
         // Or fewer, clean bits.
-        if let (None, Some(nats)) = (self.eps_delta, self.nats) {
+        if let (None, Some(nats), 1) = (self.eps_delta, self.nats, bits) {
             let batches = (nats / cost(0.0)?).min(most) as u64;
             let clean = choice(0.0, batches)?;
             if batches > 0 && clean.equivalents > best.equivalents {
