@@ -5,6 +5,7 @@ use ferret::privacy::normal;
 use ferret::privacy::{Accountant, Event, Fires, Pld, Rdp, calibrate};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
+use rayon::prelude::*;
 
 fn gaussian(sigma: f64, q: f64, steps: u64) -> Event {
     Event::SubsampledGaussian { noise_multiplier: sigma, sampling_rate: q, steps }
@@ -348,4 +349,71 @@ fn extreme_questions_are_answered_or_refused_in_words() {
         assert!(Pld::default().epsilon(&bad, 1e-5).is_err() && Rdp::default().epsilon(&bad, 1e-5).is_err());
     }
     assert!(Pld::default().epsilon(&gaussian(1.0, 0.1, 1), f64::NAN).is_err());
+}
+
+#[test]
+fn what_is_beyond_the_floats_claims_nothing() {
+    let tiny = [
+        gaussian(1e-155, 0.01, 10),
+        gaussian(1e-160, 0.005, 1000),
+        gaussian(1e-300, 1.0, 1),
+        gaussian(f64::MIN_POSITIVE, 0.5, 7),
+        Event::dithered(1e-300, 0.01, &[Fires { steps: 100, bits: 1 }]),
+        response(1e-310, 0.01, "100"),
+        response(1e-310, 0.01, "100x2"),
+        response(f64::MIN_POSITIVE, 1.0, "1"),
+    ];
+    for event in tiny {
+        for a in accountants() {
+            match a.epsilon(&event, 1e-5) {
+                Ok(b) => assert!(b.upper > 600.0 && b.upper.is_finite(), "{}: {event:?}: {b:?}", a.name()),
+                Err(e) => assert!(matches!(e, ferret::error::Error::Privacy(_)), "{}: {event:?}: {e}", a.name()),
+            }
+        }
+    }
+    // A record that is hardly ever in a batch is hidden by that alone, whatever is released.
+    for a in accountants() {
+        assert_eq!(a.epsilon(&gaussian(1e-160, 1e-9, 100), 1e-5).unwrap().upper, 0.0, "{}", a.name());
+        assert!(!a.epsilon(&gaussian(1e-160, 1e-6, 100), 1e-5).is_ok_and(|b| b.upper < 600.0), "{}", a.name());
+    }
+}
+
+#[test]
+fn pld_says_truly_why_it_cannot_answer() {
+    let nothing = Pld::default().epsilon(&gaussian(0.01, 0.5, 1), 1e-5).unwrap_err().to_string();
+    assert!(nothing.contains("protects nothing"), "{nothing}");
+    match Pld::default().epsilon(&gaussian(1.0, 1e-5, 1_000_000), 1e-12) {
+        Ok(b) => assert!(b.lower <= b.upper && b.upper < 10.0, "{b:?}"),
+        Err(e) => assert!(!e.to_string().contains("700 nats"), "{e}"),
+    }
+}
+
+#[test]
+fn rdp_is_never_below_plds_proven_lower_limit() {
+    let mut rng = Normals(ChaCha8Rng::seed_from_u64(3), None);
+    let settings: Vec<(Event, f64)> = (0..2000)
+        .map(|i| {
+            let mut between = |low: f64, high: f64| (low.ln() + rng.uniform() * (high / low).ln()).exp();
+            let (q, steps, delta) = (between(1e-9, 1.0), between(1.0, 1e9) as u64, between(1e-15, 0.1));
+            // Single bits are summed one by one: not a billion of them here.
+            let event = match i % 8 {
+                0..6 => gaussian(between(1e-3, 100.0), q, steps),
+                6 => response(between(1e-6, 0.5), q, &(1 + steps % 10_000).to_string()),
+                _ => response(between(1e-6, 0.5), q, &format!("{steps}x{}", 2 + i % 5)),
+            };
+            (event, delta)
+        })
+        .collect();
+    // A coarse lattice: its limits are proven like any other's.
+    let coarse = Pld { tolerance: 1e9, largest_log2: 10, interval: None };
+    let told: usize = settings
+        .par_iter()
+        .map(|(event, delta)| {
+            let rdp = Rdp::default().epsilon(event, *delta).map_or(f64::INFINITY, |b| b.upper);
+            let lower = coarse.enclosure(event, *delta).unwrap().lower;
+            assert!(rdp >= lower, "{event:?} at {delta:e}: RDP {rdp} below PLD's {lower}");
+            usize::from(lower > 0.0 && rdp.is_finite())
+        })
+        .sum();
+    assert!(told > 300, "only {told} settings have a lower limit");
 }

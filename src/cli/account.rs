@@ -4,9 +4,11 @@ use super::common::working;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::privacy::calibrate::{self, Settings};
-use crate::privacy::guarantee::up;
+use crate::privacy::guarantee::{number, up};
+use crate::privacy::mi::{self, batch};
+use crate::privacy::statement::Sampler;
 use crate::privacy::{Accountant, Bounds, Event, Fires, Pld, Rdp, eq12};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
 /// The lattice interval at which PLD figures are usually published.
@@ -18,7 +20,10 @@ const USUAL_STEPS: u64 = 20_000;
 /// What is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Mechanism {
+    /// Bits as they are: FERRET's. Nats only
+    Bit,
     /// Sums of sensitivity 1 with Gaussian noise: DPSGD
+    #[value(alias = "dpsgd")]
     Gaussian,
     /// Bits, each flipped with a known probability: FERRET with --release rr
     Rr,
@@ -26,17 +31,20 @@ enum Mechanism {
     Dither,
 }
 
-/// Epsilon of a mechanism at delta, or the noise that epsilon needs.
+/// Epsilon of a mechanism at delta, its nats, or the noise that epsilon needs.
 ///
 /// Batches are Poisson and secret; neighbours differ by one record added or removed. RDP gives an upper bound; PLD encloses epsilon
 /// between proven bounds. For the Gaussian mechanism `pld` is on the lattice of 1e-3 that published figures use, and
 /// `pld_refined` is as tight as a second's work makes it; both are true. Without --sigma, --flip or --dither, give --epsilon and the
-/// setting it needs is searched for.
+/// setting it needs is searched for. --nats charges what the releases can tell about a record given all others, in nats of mutual
+/// information, which are another unit.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   ferret account --mechanism gaussian --sampling-rate 0.005 --steps 1000 --sigma 1.0 --delta 1e-5
   ferret account --mechanism gaussian --sampling-rate 0.005 --steps 1000 --epsilon 0.5 --delta 1e-5 --json
   ferret account --mechanism rr --flip 0.055 --sampling-rate 0.005 --fires 123x1,9x2,1x3 --delta 1e-5
+  ferret account --mechanism bit --sampling-rate 0.005 --fires 543 --nats
+  ferret account --mechanism dpsgd --sampling-rate 0.005 --steps 1000 --sigma 1.0 --nats
   ferret account --add first/privacy.json second/privacy.json
   ferret account --paper-eq12")]
 pub struct Args {
@@ -58,17 +66,23 @@ pub struct Args {
     /// Standard deviation of the noise in units of C (dither)
     #[arg(long, value_name = "S", conflicts_with = "epsilon")]
     dither: Option<f64>,
-    /// Number of fires, or steps x bits on one batch: 123x1,9x2,1x3 (rr, dither)
+    /// Number of fires, or steps x bits on one batch: 123x1,9x2,1x3 (bit, rr, dither)
     #[arg(long, value_name = "K")]
     fires: Option<String>,
     /// The epsilon to find the noise for
     #[arg(long, value_name = "E")]
     epsilon: Option<f64>,
     /// Delta
-    #[arg(long, value_name = "D", required_unless_present_any = ["paper_eq12", "add"])]
+    #[arg(long, value_name = "D", required_unless_present_any = ["paper_eq12", "nats", "add"])]
     delta: Option<f64>,
+    /// Charge nats of mutual information with a record, given all others
+    #[arg(long, conflicts_with_all = ["paper_eq12", "epsilon"])]
+    nats: bool,
+    /// How batches are drawn, for --nats: (epsilon, delta) is proven for Poisson alone
+    #[arg(long, value_enum, default_value = "poisson", requires = "nats")]
+    sampler: Sampler,
     /// Compose the statements of several runs on the same records: nats and (eps, delta), at --delta if it is given
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["mechanism", "sampling_rate", "steps", "sigma", "flip", "dither", "fires", "epsilon", "paper_eq12"])]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["mechanism", "sampling_rate", "steps", "sigma", "flip", "dither", "fires", "epsilon", "paper_eq12", "nats"])]
     add: Vec<PathBuf>,
     /// For study: the paper's Eq. (12), which is not a bound, against the true divergence
     #[arg(long, conflicts_with_all = ["mechanism", "sampling_rate", "steps", "sigma", "flip", "dither", "fires", "epsilon", "delta"])]
@@ -93,6 +107,9 @@ pub fn run(args: Args) -> Result<()> {
         return super::compose::run(&args.add, args.delta, args.json, args.quiet);
     }
     let ask = Ask::new(&args)?;
+    if args.nats {
+        return ask.nats(&args);
+    }
     let answer = {
         let _shown = working("accounting", args.quiet);
         match args.epsilon {
@@ -101,55 +118,55 @@ pub fn run(args: Args) -> Result<()> {
         }
     };
     if args.json {
-        let mut out = json!({ "rdp": answer.rdp, "pld": answer.pld });
-        if let Some(refined) = answer.refined {
-            out["pld_refined"] = json!(refined);
-        }
-        return fsio::print(&format!("{out}\n"));
+        return fsio::print(&format!("{}\n", answer.json()));
     }
     let what = match args.epsilon {
         None => "epsilon",
         Some(_) => ask.setting_name(),
     };
-    let mut text = format!("{what} at delta = {:e}, one record added or removed, Poisson sampling\n", ask.delta);
-    text += &format!("  RDP            {:.4}\n", up(answer.rdp, 4));
-    let line = |name: &str, b: Bounds| {
-        format!("  {name}{:.4}   (not below {:.4})\n", up(b.upper, 4), (1e4 * b.lower).floor() / 1e4)
-    };
-    if let Some(refined) = answer.refined {
-        text += &line("PLD at 1e-3    ", answer.pld);
-        text += &line("PLD refined    ", refined);
-    } else {
-        text += &line("PLD            ", answer.pld);
-    }
-    fsio::print(&text)
+    let title = format!("{what} at delta = {:e}, one record added or removed, Poisson sampling\n", ask.delta()?);
+    fsio::print(&(title + &answer.text()))
 }
 
 /// The question, checked.
 struct Ask {
     mechanism: Mechanism,
     rate: f64,
-    delta: f64,
+    delta: Option<f64>,
     steps: u64,
     fires: Vec<Fires>,
     setting: Option<f64>,
 }
 
-/// What each accountant answers: epsilons, or settings.
+/// What each accountant answers: epsilons, or settings; or why it has none.
 struct Answer {
-    rdp: f64,
-    pld: Bounds,
+    rdp: Result<f64, String>,
+    pld: Result<Bounds, String>,
     refined: Option<Bounds>,
+}
+
+/// A refusal is an answer; anything else is a mistake in the question.
+fn answered<T>(found: Result<T>) -> Result<Result<T, String>> {
+    match found {
+        Ok(found) => Ok(Ok(found)),
+        Err(Error::Privacy(why)) => Ok(Err(why)),
+        Err(e) => Err(e),
+    }
 }
 
 impl Ask {
     fn new(args: &Args) -> Result<Self> {
         let missing = |what: &str| Error::Usage(format!("{what}: see ferret account --help"));
         let mechanism = args.mechanism.ok_or_else(|| missing("--mechanism is missing"))?;
-        let (rate, delta) =
-            args.sampling_rate.zip(args.delta).ok_or_else(|| missing("--sampling-rate or --delta is missing"))?;
+        let rate = args.sampling_rate.ok_or_else(|| missing("--sampling-rate is missing"))?;
         let given = [("--sigma", args.sigma), ("--flip", args.flip), ("--dither", args.dither)];
         let (own, counted) = match mechanism {
+            Mechanism::Bit if !args.nats => {
+                return Err(Error::usage(
+                    "--mechanism bit has no (epsilon, delta) beyond the (0, delta) of `ferret plan`: give --nats",
+                ));
+            }
+            Mechanism::Bit => ("no setting", "--fires"),
             Mechanism::Gaussian => ("--sigma", "--steps"),
             Mechanism::Rr => ("--flip", "--fires"),
             Mechanism::Dither => ("--dither", "--fires"),
@@ -159,7 +176,7 @@ impl Ask {
             return Err(Error::Usage(format!("{other} does not belong to --mechanism {name}: it takes {own}")));
         }
         let setting = given.iter().find(|(n, _)| *n == own).and_then(|(_, v)| *v);
-        if setting.is_none() && args.epsilon.is_none() {
+        if setting.is_none() && args.epsilon.is_none() && mechanism != Mechanism::Bit {
             return Err(Error::Usage(format!("--mechanism {name} needs {own}, or --epsilon to find it")));
         }
         let (steps, fires) = match (counted, args.steps, &args.fires) {
@@ -167,11 +184,68 @@ impl Ask {
             ("--fires", None, Some(fires)) => (0, Fires::parse(fires)?),
             _ => return Err(Error::Usage(format!("--mechanism {name} is counted by {counted}, and by it alone"))),
         };
-        Ok(Self { mechanism, rate, delta, steps, fires, setting })
+        Ok(Self { mechanism, rate, delta: args.delta, steps, fires, setting })
+    }
+
+    fn delta(&self) -> Result<f64> {
+        self.delta.ok_or_else(|| Error::usage("--delta is missing: see ferret account --help"))
+    }
+
+    /// Nats, and epsilon too where a delta was given.
+    fn nats(&self, args: &Args) -> Result<()> {
+        let setting = self.setting.unwrap_or_default();
+        let (release, fires) = match self.mechanism {
+            Mechanism::Bit => (mi::Release::Bits { flip: 0.0, bits: 1 }, self.fires.clone()),
+            Mechanism::Rr => (mi::Release::Bits { flip: setting, bits: 1 }, self.fires.clone()),
+            Mechanism::Dither => (mi::Release::Scalars { dither: setting, bits: 1 }, self.fires.clone()),
+            Mechanism::Gaussian => {
+                (mi::Release::Sum { noise_multiplier: setting }, vec![Fires { steps: self.steps, bits: 1 }])
+            }
+        };
+        let charge = batch::charge_fires(release, self.rate, args.sampler, &fires)?;
+        let bits = (self.mechanism != Mechanism::Gaussian).then(|| Fires::total(&fires));
+        let paper = bits.map(|bits| mi::charge(self.rate, bits));
+        // In d dimensions the capacity of Poisson sums is at most this over d below the bound.
+        let gap = (self.mechanism == Mechanism::Gaussian && args.sampler == Sampler::Poisson)
+            .then(|| mi::gaussian::gap(self.rate, setting, 1.0) * self.steps as f64);
+        let epsilon = match (self.delta, self.mechanism) {
+            (Some(_), Mechanism::Rr | Mechanism::Gaussian | Mechanism::Dither) if args.sampler == Sampler::Poisson => {
+                let _shown = working("accounting", args.quiet);
+                Some(self.epsilon()?)
+            }
+            _ => None,
+        };
+        if args.json {
+            let mut out = json!({ "nats": finite(charge.nats), "capacity": charge.exact, "given": mi::GIVEN });
+            out["nats_paper"] = json!(paper);
+            out["gap_in_one_dimension"] = json!(gap.map(finite));
+            if let (Some(answer), Some(all)) = (&epsilon, out.as_object_mut()) {
+                all.extend(answer.json().as_object().cloned().unwrap_or_default());
+            }
+            return fsio::print(&format!("{out}\n"));
+        }
+        let kind = if charge.exact { "a capacity: the worst case attains it" } else { "an upper bound" };
+        let mut text = format!("nats of mutual information with a record, {}\n", mi::GIVEN);
+        text += &format!("  charged        {}   ({kind})\n", number(charge.nats));
+        if let Some(paper) = paper {
+            text += &format!("  the paper's    {}   (s ln 2 a bit)\n", number(paper));
+        }
+        if let Some(gap) = gap {
+            text += &format!("  tight within   {} / d for a release of d numbers\n", number(gap));
+        }
+        if let Some(answer) = epsilon {
+            let delta = self.delta()?;
+            text += &format!(
+                "\nepsilon at delta = {delta:e}, one record added or removed: another unit\n{}",
+                answer.text()
+            );
+        }
+        fsio::print(&text)
     }
 
     fn setting_name(&self) -> &'static str {
         match self.mechanism {
+            Mechanism::Bit => "bits",
             Mechanism::Gaussian => "noise multiplier",
             Mechanism::Rr => "flip probability",
             Mechanism::Dither => "dither in units of C",
@@ -184,7 +258,7 @@ impl Ask {
             Mechanism::Gaussian => {
                 Event::SubsampledGaussian { noise_multiplier: setting, sampling_rate, steps: self.steps }
             }
-            Mechanism::Rr => {
+            Mechanism::Bit | Mechanism::Rr => {
                 Event::SubsampledRandomisedResponse { flip: setting, sampling_rate, fires: self.fires.clone() }
             }
             Mechanism::Dither => Event::dithered(setting, sampling_rate, &self.fires),
@@ -197,41 +271,82 @@ impl Ask {
     }
 
     fn epsilon(&self) -> Result<Answer> {
-        let event = self.event(self.setting.unwrap_or_default());
-        let rdp = Rdp::default().epsilon(&event, self.delta)?.upper;
-        let refined = Pld::default().epsilon(&event, self.delta)?;
-        let usual = if self.usual() { Pld::at_interval(USUAL_INTERVAL).epsilon(&event, self.delta).ok() } else { None };
+        let (event, delta) = (self.event(self.setting.unwrap_or_default()), self.delta()?);
+        let rdp = answered(Rdp::default().epsilon(&event, delta))?.map(|b| b.upper);
+        let refined = answered(Pld::default().epsilon(&event, delta))?;
+        if let (Err(_), Err(why)) = (&rdp, &refined) {
+            return Err(Error::Privacy(why.clone()));
+        }
+        let usual = if self.usual() { Pld::at_interval(USUAL_INTERVAL).epsilon(&event, delta).ok() } else { None };
         Ok(Answer::new(rdp, refined, usual.map(|b| b.upper)))
     }
 
     fn setting(&self, epsilon: f64) -> Result<Answer> {
+        let delta = self.delta()?;
         let Settings { rdp, pld } = match self.mechanism {
-            Mechanism::Gaussian => calibrate::noise_multiplier(epsilon, self.delta, self.rate, self.steps)?,
-            Mechanism::Rr => calibrate::flip(epsilon, self.delta, self.rate, &self.fires)?,
-            Mechanism::Dither => calibrate::dither(epsilon, self.delta, self.rate, &self.fires)?,
+            Mechanism::Gaussian => calibrate::noise_multiplier(epsilon, delta, self.rate, self.steps)?,
+            Mechanism::Bit | Mechanism::Rr => calibrate::flip(epsilon, delta, self.rate, &self.fires)?,
+            Mechanism::Dither => calibrate::dither(epsilon, delta, self.rate, &self.fires)?,
         };
         let usual = if self.usual() {
             let accountant = Pld::at_interval(USUAL_INTERVAL);
-            calibrate::sufficient(&accountant, pld.upper, epsilon, self.delta, |s| self.event(s)).ok()
+            calibrate::sufficient(&accountant, pld.upper, epsilon, delta, |s| self.event(s)).ok()
         } else {
             None
         };
-        Ok(Answer::new(rdp, pld, usual))
+        Ok(Answer::new(Ok(rdp), Ok(pld), usual))
     }
 }
 
 impl Answer {
     /// The usual interval's figure stands in for the refined one unless it is more than a tenth worse.
-    fn new(rdp: f64, refined: Bounds, usual: Option<f64>) -> Self {
-        match usual {
-            Some(upper) if upper <= 1.1 * refined.upper => Self {
+    fn new(rdp: Result<f64, String>, refined: Result<Bounds, String>, usual: Option<f64>) -> Self {
+        match (refined, usual) {
+            (Ok(refined), Some(upper)) if upper <= 1.1 * refined.upper => Self {
                 rdp,
-                pld: Bounds { lower: refined.lower, upper: upper.max(refined.upper) },
+                pld: Ok(Bounds { lower: refined.lower, upper: upper.max(refined.upper) }),
                 refined: Some(refined),
             },
-            _ => Self { rdp, pld: refined, refined: None },
+            (refined, _) => Self { rdp, pld: refined, refined: None },
         }
     }
+
+    fn json(&self) -> Value {
+        let mut out = json!({ "rdp": self.rdp.as_ref().ok(), "pld": self.pld.as_ref().ok() });
+        if let Some(refined) = self.refined {
+            out["pld_refined"] = json!(refined);
+        }
+        for (name, why) in [("rdp_refuses", self.rdp.as_ref().err()), ("pld_refuses", self.pld.as_ref().err())] {
+            if let Some(why) = why {
+                out[name] = json!(why);
+            }
+        }
+        out
+    }
+
+    fn text(&self) -> String {
+        let mut text = match &self.rdp {
+            Ok(rdp) => format!("  RDP            {:.4}\n", up(*rdp, 4)),
+            Err(why) => format!("  RDP            none: {why}\n"),
+        };
+        let line = |name: &str, b: Bounds| {
+            format!("  {name}{:.4}   (not below {:.4})\n", up(b.upper, 4), (1e4 * b.lower).floor() / 1e4)
+        };
+        match (&self.pld, self.refined) {
+            (Ok(pld), Some(refined)) => {
+                text += &line("PLD at 1e-3    ", *pld);
+                text += &line("PLD refined    ", refined);
+            }
+            (Ok(pld), None) => text += &line("PLD            ", *pld),
+            (Err(why), _) => text += &format!("  PLD            none: {why}\n"),
+        }
+        text
+    }
+}
+
+/// JSON has no infinity: none is what is not bounded.
+fn finite(x: f64) -> Option<f64> {
+    x.is_finite().then_some(x)
 }
 
 fn equation_12(p: f64, json: bool) -> Result<()> {

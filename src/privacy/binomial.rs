@@ -1,7 +1,6 @@
 //! Randomised response with a batch of its own for every bit: the sum of K losses takes K + 1 values, so epsilon is exact.
 
-use super::accountant::Bounds;
-use super::curve::outcomes;
+use super::accountant::{Bounds, larger};
 
 /// The most bits summed one by one; beyond it the lattice answers.
 pub const MOST: u64 = 4_000_000;
@@ -10,13 +9,18 @@ pub const MOST: u64 = 4_000_000;
 ///
 /// The bounds differ only by what lgamma rounds.
 pub fn epsilon(flip: f64, sampling_rate: f64, bits: u64, delta: f64) -> Bounds {
-    let atoms = outcomes(flip, sampling_rate, 1);
-    let ((stay, low), (turn, high)) = (atoms[0], atoms[1]);
-    // P with the record: the turned bit has probability turn * high; P without it: losses change sign.
-    let remove = Walk { up: high.ln(), down: low.ln(), p_up: turn * high, p_down: stay * low };
-    let add = Walk { up: -low.ln(), down: -high.ln(), p_up: stay, p_down: turn };
+    let (f, q) = (flip, sampling_rate);
+    // With the record in the batch, its side shows with probability 1 - f; without it, with f.
+    let (turned, stayed) = (f + q * (1.0 - 2.0 * f), (1.0 - q) * (1.0 - f) + q * f);
+    let ln_ratio = |change: f64, with: f64, without: f64| {
+        if change.abs() < 0.5 { change.ln_1p() } else { with.ln() - without.ln() }
+    };
+    let high = ln_ratio(q * (1.0 - 2.0 * f) / f, turned, f);
+    let low = ln_ratio(-q * (1.0 - 2.0 * f) / (1.0 - f), stayed, 1.0 - f);
+    let remove = Walk { up: high, down: low, p_up: turned, p_down: stayed };
+    let add = Walk { up: -low, down: -high, p_up: 1.0 - f, p_down: f };
     let (a, b) = (remove.epsilon(bits, delta), add.epsilon(bits, delta));
-    Bounds { lower: a.lower.max(b.lower), upper: a.upper.max(b.upper) }
+    Bounds { lower: a.lower.max(b.lower), upper: larger(a.upper, b.upper) }
 }
 
 /// K independent losses, each `up` or `down`.
@@ -47,7 +51,17 @@ impl Walk {
                 at += -(-gap).exp_m1() * weight;
                 if at > target {
                     // Between s and s + gap: delta falls from `at` to `before` linearly in e^ε.
-                    return (s + ((at - target) / (at - before) * gap.exp_m1()).ln_1p()).max(0.0);
+                    let share = (at - target) / (at - before);
+                    // e^gap itself may be beyond f64.
+                    let rise = if gap < 600.0 {
+                        (share * gap.exp_m1()).ln_1p()
+                    } else {
+                        larger(0.0, gap + share.ln()) + 1e-12
+                    };
+                    return larger(0.0, s + rise);
+                }
+                if at.is_nan() {
+                    return f64::INFINITY;
                 }
                 if s <= 0.0 {
                     return 0.0;
@@ -78,6 +92,17 @@ mod tests {
         ] {
             let b = epsilon(flip, rate, bits, 1e-5);
             assert!((b.upper - want).abs() <= digits && b.upper - b.lower < 1e-9, "{flip} {rate} {bits}: {b:?}");
+        }
+    }
+
+    #[test]
+    fn flips_too_rare_for_the_ratio_are_still_an_epsilon() {
+        // The bit tells all: one fire loses ln(q (1-f) / f), and delta lies far below q.
+        for flip in [1e-310, 5e-324, 1e-200] {
+            let b = epsilon(flip, 0.01, 100, 1e-5);
+            let single = (0.01_f64).ln() - flip.ln();
+            assert!(b.lower > single - 20.0 && b.upper.is_finite() && b.lower <= b.upper, "{flip}: {b:?}");
+            assert!(epsilon(flip, 0.01, 1, 0.011).upper < 1e-9);
         }
     }
 

@@ -60,6 +60,15 @@ pub enum Step {
     },
 }
 
+impl Step {
+    /// Probability that a record is in the batch.
+    pub fn sampling_rate(&self) -> f64 {
+        match *self {
+            Step::Gaussian { sampling_rate, .. } | Step::Response { sampling_rate, .. } => sampling_rate,
+        }
+    }
+}
+
 /// The most bits on one batch the accountants take: beyond it the flips protect nothing anyway.
 pub const MAX_BITS: u32 = 512;
 

@@ -149,7 +149,10 @@ impl Grid {
     fn point(&self, curve: &Curve, index: i64, sign: f64) -> Point {
         let l = index as f64 * self.step;
         let (value, error) = if index >= 0 { curve.stick(l) } else { curve.rest(l) };
-        Point { index, value: value + sign * error }
+        // Whatever could not be computed: H is at most 1, so W = H - (1 - t) at most t, and neither is below 0.
+        let known = if sign > 0.0 { l.min(0.0).exp() } else { 0.0 };
+        let value = value + sign * error;
+        Point { index, value: if value.is_nan() { known } else { value.min(l.min(0.0).exp()) } }
     }
 }
 

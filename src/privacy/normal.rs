@@ -37,6 +37,10 @@ pub fn ln_above(x: f64) -> f64 {
 /// the second term is density(u) mills(v); for u > 0 the first is density(u) mills(u), so that far tails keep their digits.
 pub fn hockey_stick(sigma: f64, l: f64) -> (f64, f64) {
     let (u, v) = (sigma * l - 0.5 / sigma, sigma * l + 0.5 / sigma);
+    if u < -40.0 {
+        // 1 - H = P(Z < u) + e^l P(Z > v) < 2 P(Z < u) < e^-800.
+        return (1.0, f64::EPSILON);
+    }
     let first = if u > 0.0 { density(u) * mills(u) } else { above(u) };
     let second = density(u) * mills(v);
     let error = f64::EPSILON * (16.0 + 2.0 * u.abs() * v) * (first + second);
@@ -55,6 +59,14 @@ mod tests {
         }
         approx::assert_relative_eq!(mills(1e4) * 1e4, 1.0, max_relative = 1e-7);
         approx::assert_relative_eq!(ln_above(40.0), -804.608_442_013_754, max_relative = 1e-12);
+    }
+
+    #[test]
+    fn next_to_no_noise_tells_everything() {
+        for sigma in [1e-3, 1e-155, 1e-300] {
+            let (value, error) = hockey_stick(sigma, 700.0);
+            assert!(value - error > 0.999_999 && value <= 1.0, "{sigma}: {value} {error}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! and losses. What is taken on trust: that `libm`'s erfc and the system's exp and ln are good to the last few bits. For
 //! that a share of delta, [`RESERVE`], is set aside on both sides.
 
-use super::accountant::{Accountant, Bounds, check_delta};
+use super::accountant::{Accountant, Bounds, check_delta, ever_sampled, larger};
 use super::binomial;
 use super::curve::{Curve, Direction};
 use super::event::{Event, Step};
@@ -28,7 +28,7 @@ pub const RESERVE: f64 = 1.5e-3;
 pub struct Pld {
     /// Refine until upper - lower is below this share of upper.
     pub tolerance: f64,
-    /// The longest FFT is 2 to this.
+    /// The longest FFT is 2 to this. Below 18 the steps' own lattices are coarser as well: quicker, and true as ever.
     pub largest_log2: u32,
     /// Press the losses onto multiples of this from above instead of refining: what libraries with a fixed interval do
     /// (dp_accounting: `value_discretization_interval`). Coarser, so the upper bound is higher; the lower is not affected.
@@ -54,9 +54,17 @@ impl Accountant for Pld {
     }
 
     fn epsilon(&self, event: &Event, delta: f64) -> Result<Bounds> {
+        let bounds = self.enclosure(event, delta)?;
+        if bounds.upper.is_finite() { Ok(bounds) } else { Err(out_of_reach(&event.steps()?, delta)) }
+    }
+}
+
+impl Pld {
+    /// What is proven of epsilon from both sides; the upper bound is infinite where none is found.
+    pub fn enclosure(&self, event: &Event, delta: f64) -> Result<Bounds> {
         check_delta(delta)?;
         let steps = event.steps()?;
-        if steps.is_empty() {
+        if ever_sampled(&steps) <= delta {
             return Ok(Bounds { lower: 0.0, upper: 0.0 });
         }
         if let [(Step::Response { flip, sampling_rate, bits: 1 }, count)] = steps[..]
@@ -74,14 +82,16 @@ impl Accountant for Pld {
         let mut sides = [remove, add];
         let worst = |sides: &[(_, _, Bounds)]| Bounds {
             lower: sides.iter().map(|s| s.2.lower).fold(0.0, f64::max),
-            upper: sides.iter().map(|s| s.2.upper).fold(0.0, f64::max),
+            upper: sides.iter().map(|s| s.2.upper).fold(0.0, larger),
         };
         let count: f64 = steps.iter().map(|(_, c)| *c as f64).sum();
-        let start = sides.iter().map(|s| shortest(&s.1, count, 14, self.largest_log2)).max().unwrap_or(14);
+        let least = 14.min(self.largest_log2);
+        let start = sides.iter().map(|s| shortest(&s.1, count, least, self.largest_log2)).max().unwrap_or(least);
         for log2 in (start..=self.largest_log2.max(start)).step_by(2) {
             let floor = worst(&sides).lower;
             sides.par_iter_mut().filter(|s| s.2.upper > floor).for_each(|(curves, window, bounds)| {
-                let new = enclose(curves, window, 1 << log2, delta, &mut FftPlanner::new());
+                let core = ((1 << log2) / 16).clamp(points(11, 6, self.largest_log2), 1 << 15);
+                let new = enclose(curves, window, 1 << log2, core, delta, &mut FftPlanner::new());
                 bounds.lower = bounds.lower.max(new.lower);
                 bounds.upper = bounds.upper.min(new.upper);
             });
@@ -96,11 +106,8 @@ impl Accountant for Pld {
             let mut planner = FftPlanner::new();
             bounds.upper = 0.0;
             for (curves, window, _) in &sides {
-                bounds.upper = bounds.upper.max(at_interval(curves, window, h, delta, &mut planner)?);
+                bounds.upper = larger(bounds.upper, at_interval(curves, window, h, delta, &mut planner)?);
             }
-        }
-        if !bounds.upper.is_finite() {
-            return Err(out_of_reach(&steps, delta));
         }
         Ok(bounds)
     }
@@ -112,7 +119,8 @@ impl Accountant for Pld {
 /// to delta, than in the tilted sum. Round-off allows factors of many thousands, so of the tilts it allows the one with
 /// the narrowest window is taken: strong tilts carry far into the tail, and the window with them.
 fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32, planner: &mut FftPlanner<f64>) -> Window {
-    let rough = press(curves, None, 256, delta, Side::Upper);
+    let core = points(8, 5, largest_log2);
+    let rough = press(curves, None, core, delta, Side::Upper);
     let steps: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
     let strongest = rough.chernoff_tilt(delta);
     let narrowest = |epsilon: f64, from: f64| {
@@ -134,8 +142,8 @@ fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32, planner: &mut Fft
     let mut epsilon = rough.cumulant(strongest)[1];
     let mut window = narrowest(epsilon, strongest);
     for _ in 0..6 {
-        let len = 1 << shortest(&window, steps, 12, largest_log2);
-        let parts = press(curves, Some(window.spacing(len)), 256, delta, Side::Upper);
+        let len = 1 << shortest(&window, steps, 12.min(largest_log2), largest_log2);
+        let parts = press(curves, Some(window.spacing(len)), core, delta, Side::Upper);
         let next = match parts.epsilon(&window, len, delta, Side::Upper, planner) {
             Found::At(next) | Found::Below(next) => next,
             Found::Above => break,
@@ -200,9 +208,20 @@ fn at_interval(
     }
 }
 
-fn enclose(curves: &[(Curve, u64)], window: &Window, len: usize, delta: f64, planner: &mut FftPlanner<f64>) -> Bounds {
+/// Points an octave of a step's lattice: 2^`most`, fewer where the longest FFT is below 2^18, never below 2^`least`.
+fn points(most: u32, least: u32, largest_log2: u32) -> i64 {
+    1 << most.saturating_sub(18_u32.saturating_sub(largest_log2)).max(least)
+}
+
+fn enclose(
+    curves: &[(Curve, u64)],
+    window: &Window,
+    len: usize,
+    core: i64,
+    delta: f64,
+    planner: &mut FftPlanner<f64>,
+) -> Bounds {
     let h = window.spacing(len);
-    let core = (len as i64 / 16).clamp(2048, 1 << 15);
     let high = press(curves, Some(h), core, delta, Side::Upper);
     let upper = match high.epsilon(window, len, delta * (1.0 - RESERVE), Side::Upper, planner) {
         Found::At(e) | Found::Below(e) => e * (1.0 + 1e-12) + high.loss_rounding(),
@@ -217,12 +236,33 @@ fn enclose(curves: &[(Curve, u64)], window: &Window, len: usize, delta: f64, pla
     Bounds { lower, upper }
 }
 
+/// Why there is no answer: because nothing is protected, if that is proven; else because the lattice cannot resolve it.
 fn out_of_reach(steps: &[(Step, u64)], delta: f64) -> Error {
-    let count: u64 = steps.iter().map(|(_, c)| *c).sum();
-    Error::Privacy(format!(
-        "no finite epsilon at delta = {delta:e} after {count} steps: a single step loses more than {LARGEST_LOSS} nats with a \
-         probability above delta, which protects nothing; use more noise (or flips), or a larger delta"
-    ))
+    let count: u64 = steps.iter().map(|(_, c)| *c).fold(0, u64::saturating_add);
+    let lost = |&(step, _): &(Step, u64)| {
+        let (stick, error) = Curve::new(step, Direction::Remove).stick(LARGEST_LOSS);
+        let all_turned = match step {
+            // The ratio itself may be beyond f64.
+            Step::Response { flip, sampling_rate: q, bits } => {
+                let k = f64::from(bits);
+                let loss = q.ln() + k * ((-flip).ln_1p() - flip.ln());
+                if loss > LARGEST_LOSS { q * (k * (-flip).ln_1p()).exp() } else { 0.0 }
+            }
+            Step::Gaussian { .. } => 0.0,
+        };
+        stick - error > delta || all_turned > delta
+    };
+    Error::Privacy(if steps.iter().any(lost) {
+        format!(
+            "no finite epsilon at delta = {delta:e} after {count} steps: a single step loses more than {LARGEST_LOSS} nats with a \
+             probability above delta, which protects nothing; use more noise (or flips), or a larger delta"
+        )
+    } else {
+        format!(
+            "PLD encloses no epsilon at delta = {delta:e} after {count} steps: what its lattice rounds and cuts off adds up to more than \
+             delta; use a larger delta, more noise (or flips) or fewer steps, or take what RDP proves"
+        )
+    })
 }
 
 #[cfg(test)]
@@ -253,7 +293,7 @@ mod tests {
             let curves = [(Curve::new(step, direction), steps)];
             let mut planner = FftPlanner::new();
             let window = aim(&curves, delta, 18, &mut planner);
-            let b = enclose(&curves, &window, 1 << 16, delta, &mut planner);
+            let b = enclose(&curves, &window, 1 << 16, 1 << 12, delta, &mut planner);
             assert!(stick(b.upper) <= delta && stick(b.lower) >= delta, "{direction:?}: {b:?}");
             assert!(b.upper - b.lower < 0.01 * b.upper, "{direction:?}: {b:?}");
             found.push(b.upper);

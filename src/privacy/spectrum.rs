@@ -164,11 +164,14 @@ impl Parts {
         for i in (0..len).rev() {
             inner = decay * (inner + fresh * tail);
             let s = place(i);
-            let delta = match side {
+            let found = match side {
                 Side::Upper => (k - tilt * s + (inner + charge).ln() + scale_error).exp() + infinite,
                 Side::Lower if inner > charge => (k - tilt * s + (inner - charge).ln() - scale_error).exp(),
                 Side::Lower => 0.0,
             };
+            // Not a number is against us: all of delta from above, nothing of it from below.
+            let unknown = if side == Side::Upper { f64::INFINITY } else { 0.0 };
+            let delta = if found.is_nan() { unknown } else { found };
             if delta > target {
                 // Between lattice points delta is linear in e^ε.
                 return match before {

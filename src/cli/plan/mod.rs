@@ -1,12 +1,14 @@
 //! `ferret plan`: what a run will release and spend, before any record is touched.
 
+mod best;
+
 use super::common::{grouping, progress, working};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::groups::{Grouping, Groups};
 use crate::model::{Layout, checkpoint};
-use crate::privacy::guarantee::up;
-use crate::privacy::mi::{self, Plan, Request};
+use crate::privacy::guarantee::{number, up};
+use crate::privacy::mi::{self, Accounting, Plan, Request, bits};
 use crate::privacy::{Accountant, Event, Fires, Pld, calibrate};
 use serde_json::json;
 
@@ -14,18 +16,35 @@ use serde_json::json;
 ///
 /// For FERRET methods epsilon is a budget in nats of mutual information, and the plan shows the firing probability it buys; for
 /// dpsgd epsilon belongs to (epsilon, delta), and the plan shows the noise it needs. Steps are epochs times ceil(records / batch).
+/// Without a method, give --nats, --dp-epsilon or both: the best batch, bits a batch and flip rate are found, with the command to run.
+/// Nats are about one record given all others; copies of a record add up.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   ferret plan --method ferret-max --epsilon 0.5 --records 10000 --batch 50 --epochs 5 --model openai-community/gpt2
   ferret plan --method ferret-2 --epsilon 0.5 --records 10000 --batch 50 --epochs 5 --group-count 2 --json
-  ferret plan --method dpsgd --epsilon 0.5 --delta 1e-5 --records 10000 --batch 50 --epochs 5")]
+  ferret plan --method dpsgd --epsilon 0.5 --delta 1e-5 --records 10000 --batch 50 --epochs 5
+  ferret plan --nats 1 --records 10000 --epochs 3
+  ferret plan --nats 1 --dp-epsilon 1 --delta 1e-5 --records 10000 --epochs 3")]
 pub struct Args {
-    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret or dpsgd
-    #[arg(long)]
-    method: String,
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret or dpsgd; without one the best run is looked for
+    #[arg(long, required_unless_present_any = ["nats", "dp_epsilon"], requires_all = ["epsilon", "batch"])]
+    method: Option<String>,
     /// Budget: nats of mutual information (FERRET), or the epsilon of (epsilon, delta) (dpsgd)
-    #[arg(long, value_name = "E")]
-    epsilon: f64,
+    #[arg(long, value_name = "E", requires = "method")]
+    epsilon: Option<f64>,
+    /// FERRET: charge s ln 2 nats a bit as the paper does, which is what `train --epsilon` plans by, or what the bits of a batch can
+    /// really tell
+    #[arg(long, value_enum, default_value = "paper")]
+    accounting: Accounting,
+    /// Find the best run within so many nats of mutual information
+    #[arg(long, value_name = "NATS", conflicts_with = "method")]
+    nats: Option<f64>,
+    /// Find the best run within (this epsilon, delta)
+    #[arg(long, value_name = "E", conflicts_with = "method")]
+    dp_epsilon: Option<f64>,
+    /// For the best run: variance of one record's gradient over the square of the mean gradient
+    #[arg(long, value_name = "X", default_value_t = 3.0, conflicts_with = "method")]
+    gradient_noise: f64,
     /// Delta of (epsilon, delta); for FERRET, of what flips would buy
     #[arg(long, value_name = "D", default_value_t = 1e-5)]
     delta: f64,
@@ -33,8 +52,8 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     records: u64,
     /// Expected batch size B
-    #[arg(long, value_name = "B")]
-    batch: u64,
+    #[arg(long, value_name = "B", requires = "method")]
+    batch: Option<u64>,
     /// Passes over the records
     #[arg(long, value_name = "N")]
     epochs: u64,
@@ -60,11 +79,14 @@ pub struct Args {
 
 /// Run the verb.
 pub fn run(args: Args) -> Result<()> {
-    match args.method.as_str() {
-        "dpsgd" => dpsgd(&args),
-        name if name == "ferret" || Grouping::of_method(name).is_some() => ferret(&args),
+    let (Some(method), Some(epsilon), Some(batch)) = (args.method.as_deref(), args.epsilon, args.batch) else {
+        return best::run(&args);
+    };
+    match method {
+        "dpsgd" => dpsgd(&args, epsilon, batch),
+        name if name == "ferret" || Grouping::of_method(name).is_some() => ferret(&args, name, epsilon, batch),
         "nonprivate" | "signsgd" | "qsgd" => {
-            Err(Error::Usage(format!("{} has no privacy budget, so there is nothing to plan", args.method)))
+            Err(Error::Usage(format!("{method} has no privacy budget, so there is nothing to plan")))
         }
         other => Err(Error::Usage(format!(
             "--method {other:?}: expected ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret or dpsgd"
@@ -72,18 +94,19 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-fn dpsgd(args: &Args) -> Result<()> {
-    let steps = mi::steps(args.records, args.batch, args.epochs)?;
-    let rate = args.batch as f64 / args.records as f64;
+fn dpsgd(args: &Args, epsilon: f64, batch: u64) -> Result<()> {
+    let steps = mi::steps(args.records, batch, args.epochs)?;
+    let rate = batch as f64 / args.records as f64;
     let needed = {
         let _shown = working("finding the noise", args.quiet);
-        calibrate::noise_multiplier(args.epsilon, args.delta, rate, steps)?
+        calibrate::noise_multiplier(epsilon, args.delta, rate, steps)?
     };
     let (rdp, pld) = (needed.rdp, needed.pld.upper);
+    let nats = mi::gaussian::divergence(rate, pld).upper * steps as f64;
     if args.json {
         let out = json!({
             "noise_multiplier_rdp": rdp, "noise_multiplier_pld": pld, "steps": steps, "sampling_rate": rate,
-            "epsilon": args.epsilon, "delta": args.delta,
+            "epsilon": epsilon, "delta": args.delta, "nats": nats,
         });
         return fsio::print(&format!("{out}\n"));
     }
@@ -92,33 +115,40 @@ fn dpsgd(args: &Args) -> Result<()> {
          \x20 steps                    {steps}\n\
          \x20 sampling rate            {rate}\n\
          \x20 noise multiplier, RDP    {:.4}\n\
-         \x20 noise multiplier, PLD    {:.4}   (proven to suffice; below {:.4} proven not to)\n",
-        args.epsilon,
+         \x20 noise multiplier, PLD    {:.4}   (proven to suffice; below {:.4} proven not to)\n\
+         \x20 tells a record, at most  {} nats with PLD's noise, {}\n",
+        epsilon,
         args.delta,
         up(rdp, 4),
         up(pld, 4),
-        needed.pld.lower
+        needed.pld.lower,
+        number(nats),
+        mi::GIVEN
     ))
 }
 
-fn ferret(args: &Args) -> Result<()> {
-    let groups = group_count(args)?;
-    let request =
-        Request { epsilon: args.epsilon, groups, records: args.records, batch: args.batch, epochs: args.epochs };
-    let plan = Plan::new(request)?;
-    let offers = offers(request, args.delta, args.quiet)?;
+fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
+    let groups = group_count(args, method)?;
+    let request = Request { epsilon, groups, records: args.records, batch, epochs: args.epochs };
+    let plan = Plan::by(args.accounting, request)?;
+    let offers = offers(args.accounting, request, args.delta, args.quiet)?;
     if args.json {
         let mut out = serde_json::to_value(plan).map_err(|e| Error::Usage(e.to_string()))?;
         out["would_buy"] = json!(offers);
         return fsio::print(&format!("{out}\n"));
     }
-    let mut text = format!("{} with a budget of {} nats of mutual information\n", args.method, args.epsilon);
+    let mut text =
+        format!("{method} with a budget of {epsilon} nats of mutual information with a record, {}\n", mi::GIVEN);
     let mut line = |name: &str, value: String| text += &format!("  {name:<42}{value}\n");
     line("groups G", plan.groups.to_string());
     line("steps T", plan.steps.to_string());
     line("sampling rate s", plan.sampling_rate.to_string());
     line("firing probability p", format!("{:.4e}", plan.p));
-    line("ceiling G T s ln 2", format!("{:.4} nats", plan.ceiling));
+    let ceiling = match args.accounting {
+        Accounting::Paper => "ceiling G T s ln 2",
+        Accounting::Exact => "ceiling, every group at every step",
+    };
+    line(ceiling, format!("{:.4} nats", plan.ceiling));
     line("bits released, on average", format!("{:.1}", plan.expected_bits));
     line("probability that a step fires", format!("{:.4}", plan.fire_probability));
     line(
@@ -129,11 +159,29 @@ fn ferret(args: &Args) -> Result<()> {
         "mean membership advantage, at most",
         format!("{:.4} in expectation, for coin-flip membership", up(plan.advantage_bound, 4)),
     );
-    line("really spent", format!("{:.4} nats", up(plan.epsilon_spent, 4)));
+    let on_average = if plan.clamped() { "" } else { ", on average over Bernoulli masks" };
+    line("spent, the paper's s ln 2 a bit", format!("{} nats{on_average}", number(plan.nats_paper)));
+    line("spent, exactly", format!("{} nats{on_average}, bits of a step on one batch", number(plan.nats_exact)));
+    let one = match args.accounting {
+        Accounting::Paper => mi::charge(plan.sampling_rate, 1),
+        Accounting::Exact => bits::clean(plan.sampling_rate, 1),
+    };
+    line(
+        "with an exact mask, never more than",
+        format!("{} nats: {} bits with a batch each", number(one * plan.slots as f64), plan.slots),
+    );
     if plan.clamped() {
         text += &format!(
-            "\nThe budget is at or above the ceiling: every group fires at every step (p = 1), and {:.4} nats are spent, not {}.\n",
-            plan.epsilon_spent, args.epsilon
+            "\nThe budget is at or above the ceiling: every group fires at every step (p = 1), and {:.4} nats are spent, not {epsilon}.\n",
+            plan.epsilon_spent
+        );
+    } else {
+        text += "\nA Bernoulli mask meets the budget on average only: what a run really spends depends on its seed, and may be more.\n";
+    }
+    if args.accounting == Accounting::Exact {
+        text += &format!(
+            "To run it: train's --epsilon counts s ln 2 nats a bit, so give --epsilon {} there.\n",
+            number(plan.nats_paper)
         );
     }
     text += &format!(
@@ -152,7 +200,7 @@ fn ferret(args: &Args) -> Result<()> {
     }
     text += "\n\nWhat other budgets would buy at this batch size\n\n    nats      bits  (0, delta)  advantage\n";
     for epsilon in [0.1, 0.5, 1.0, 2.0, 8.0] {
-        let p = Plan::new(Request { epsilon, ..request })?;
+        let p = Plan::by(args.accounting, Request { epsilon, ..request })?;
         let note = if p.clamped() { format!("  only {:.3} nats can be spent", p.epsilon_spent) } else { String::new() };
         text += &format!(
             "  {epsilon:>6}  {:>8.0}  {:>10.3}  {:>9.3}{note}\n",
@@ -164,14 +212,14 @@ fn ferret(args: &Args) -> Result<()> {
     fsio::print(&text)
 }
 
-fn group_count(args: &Args) -> Result<u64> {
+fn group_count(args: &Args, method: &str) -> Result<u64> {
     if let Some(count) = args.group_count {
         return Ok(count);
     }
     let Some(model) = &args.model else {
         return Err(Error::usage("the plan needs the number of groups: give --model or --group-count"));
     };
-    let grouping = grouping(&args.method, args.groups, args.bucket)?;
+    let grouping = grouping(method, args.groups, args.bucket)?;
     let config = checkpoint::read_config(model)?;
     Ok(Groups::new(&Layout::new(&config), grouping)?.len() as u64)
 }
@@ -197,7 +245,7 @@ struct Flip {
     delta: f64,
 }
 
-fn offers(request: Request, delta: f64, quiet: bool) -> Result<Vec<Offer>> {
+fn offers(accounting: Accounting, request: Request, delta: f64, quiet: bool) -> Result<Vec<Offer>> {
     let mut batches: Vec<u64> = vec![1, 2, 5, 10, 20, 50, 100, request.batch];
     batches.retain(|&b| b <= request.records);
     batches.sort_unstable();
@@ -207,7 +255,7 @@ fn offers(request: Request, delta: f64, quiet: bool) -> Result<Vec<Offer>> {
     let offers = batches
         .into_iter()
         .map(|batch| {
-            let plan = Plan::new(Request { batch, ..request })?;
+            let plan = Plan::by(accounting, Request { batch, ..request })?;
             let bits = plan.expected_bits.floor() as u64;
             let flips = FLIPS
                 .into_iter()

@@ -1,11 +1,24 @@
-//! FERRET's budget in nats of mutual information.
+//! FERRET's budget in nats of mutual information, given all other records.
 //!
-//! A fired group releases one bit, at most ln 2 nats; a record is in its batch with probability s; the chain rule adds
-//! over groups and steps. So a run with firing probability p spends at most G T s p ln 2 nats on any one record, and
-//! once K bits have been released, s K ln 2. Nats of mutual information are not (eps, delta).
+//! The paper's accounting: a fired group releases one bit, at most ln 2 nats; a record is in its batch with probability s; the chain rule
+//! adds over groups and steps. So a run with firing probability p spends at most G T s p ln 2 nats on any one record on average, and once K
+//! bits have been released, s K ln 2. The exact accounting charges each batch's bits their joint capacity, see [`bits`](super::bits).
+//! Nats of mutual information are not (eps, delta).
 
+use super::bits::clean;
 use crate::error::{Error, Result};
 use std::f64::consts::LN_2;
+
+/// How bits are charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Accounting {
+    /// s ln 2 a bit: the paper's upper bound.
+    #[default]
+    Paper,
+    /// What the bits of one batch can tell at most, jointly: a capacity.
+    Exact,
+}
 
 /// What a plan starts from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,9 +44,12 @@ pub struct Plan {
     pub steps: u64,
     /// s = B / N.
     pub sampling_rate: f64,
-    /// Firing probability p* = epsilon / (G T s ln 2), at most 1.
+    /// How bits are charged.
+    pub accounting: Accounting,
+    /// Firing probability, at most 1: p* = epsilon / (G T s ln 2) by the paper's accounting; by the exact one what spends epsilon on
+    /// average if the bits of a step share its batch.
     pub p: f64,
-    /// G T s ln 2, what p = 1 spends.
+    /// What p = 1 spends: G T s ln 2 by the paper's accounting.
     pub ceiling: f64,
     /// G T p.
     pub expected_bits: f64,
@@ -43,8 +59,14 @@ pub struct Plan {
     pub delta_zero: f64,
     /// sqrt(epsilon / B): mean membership advantage, in expectation over coin-flip membership.
     pub advantage_bound: f64,
-    /// Nats really planned to be spent: epsilon, or the ceiling if that is lower.
+    /// Nats planned to be spent, on average over Bernoulli masks: epsilon, or the ceiling if that is lower.
     pub epsilon_spent: f64,
+    /// What the plan spends on average by the paper's accounting.
+    pub nats_paper: f64,
+    /// What the plan spends on average by the exact accounting, bits of a step on one batch.
+    pub nats_exact: f64,
+    /// Single bits, a batch each, that never spend more than epsilon: the slots of an exact mask.
+    pub slots: u64,
 }
 
 /// Steps of `epochs` passes over `records` in batches of `batch`: epochs times ceil(N / B).
@@ -72,8 +94,13 @@ pub fn charge(sampling_rate: f64, bits: u64) -> f64 {
 }
 
 impl Plan {
-    /// The largest firing probability within the budget.
+    /// The largest firing probability within the budget, by the paper's accounting.
     pub fn new(request: Request) -> Result<Self> {
+        Self::by(Accounting::Paper, request)
+    }
+
+    /// The largest firing probability within the budget.
+    pub fn by(accounting: Accounting, request: Request) -> Result<Self> {
         let Request { epsilon, groups, records, batch, epochs } = request;
         if !(epsilon > 0.0 && epsilon.is_finite()) {
             return Err(Error::Usage(format!("epsilon must be a positive number of nats, found {epsilon}")));
@@ -84,21 +111,37 @@ impl Plan {
         }
         let sampling_rate = batch as f64 / records as f64;
         let slots = groups as f64 * steps as f64;
-        let ceiling = slots * sampling_rate * LN_2;
-        let p = (epsilon / ceiling).min(1.0);
+        let exact = |p: f64| steps as f64 * mean_charge(sampling_rate, groups, p);
+        let (ceiling, p, one) = match accounting {
+            Accounting::Paper => {
+                let ceiling = slots * sampling_rate * LN_2;
+                (ceiling, (epsilon / ceiling).min(1.0), sampling_rate * LN_2)
+            }
+            Accounting::Exact => {
+                let ceiling = exact(1.0);
+                let p = if epsilon >= ceiling { 1.0 } else { largest(epsilon, exact) };
+                (ceiling, p, clean(sampling_rate, 1))
+            }
+        };
         let fire_probability = complement_of_power(p, groups);
         let epsilon_spent = epsilon.min(ceiling);
+        let nats_paper = slots * p * sampling_rate * LN_2;
         Ok(Self {
             groups,
             steps,
             sampling_rate,
+            accounting,
             p,
             ceiling,
             expected_bits: slots * p,
             fire_probability,
             delta_zero: delta_zero(sampling_rate, fire_probability, steps),
-            advantage_bound: (epsilon_spent / batch as f64).sqrt(),
+            // K bits of at most ln 2 each, spread over N records, by whatever accounting they were planned.
+            advantage_bound: (slots * p * LN_2 / records as f64).sqrt(),
             epsilon_spent,
+            nats_paper,
+            nats_exact: exact(p),
+            slots: ((epsilon / one) as u64).min(groups.saturating_mul(steps)),
         })
     }
 
@@ -117,6 +160,35 @@ pub fn delta_zero(sampling_rate: f64, fire_probability: f64, steps: u64) -> f64 
 /// The same for `fired` steps that are known to have fired: 1 - (1 - s)^fired.
 pub fn delta_zero_realised(sampling_rate: f64, fired: u64) -> f64 {
     complement_of_power(sampling_rate, fired)
+}
+
+/// E c_K(s), c_k the joint charge of k clean bits and K ~ Binomial(`groups`, p): what a step costs on average.
+fn mean_charge(s: f64, groups: u64, p: f64) -> f64 {
+    let charge = |k: u64| clean(s, k.min(u32::MAX.into()) as u32);
+    if p >= 1.0 {
+        return charge(groups);
+    }
+    let n = groups as f64;
+    let ln_all = libm::lgamma(n + 1.0);
+    let (mean, spread) = (n * p, (n * p * (1.0 - p)).sqrt());
+    let (from, to) = ((mean - 12.0 * spread - 12.0).max(0.0) as u64, (mean + 12.0 * spread + 30.0).min(n) as u64);
+    (from..=to)
+        .map(|k| {
+            let x = k as f64;
+            let ln_choose = ln_all - libm::lgamma(x + 1.0) - libm::lgamma(n - x + 1.0);
+            (ln_choose + x * p.ln() + (n - x) * (-p).ln_1p()).exp() * charge(k)
+        })
+        .sum()
+}
+
+/// The largest p in (0, 1) with `spends`(p) <= `budget`, `spends` rising.
+fn largest(budget: f64, spends: impl Fn(f64) -> f64) -> f64 {
+    let (mut low, mut high) = (-700.0_f64, 0.0_f64);
+    for _ in 0..60 {
+        let middle = 0.5 * (low + high);
+        if spends(middle.exp()) <= budget { low = middle } else { high = middle }
+    }
+    low.exp()
 }
 
 /// 1 - (1 - x)^n without cancellation.
@@ -150,6 +222,32 @@ mod tests {
             approx::assert_relative_eq!(plan.ceiling, ceiling, max_relative = 2e-3);
             approx::assert_relative_eq!(plan.p, p, max_relative = 0.035);
         }
+    }
+
+    #[test]
+    fn the_exact_accounting_plans_more_bits_for_the_same_nats() {
+        let request = Request { epsilon: 1.0, groups: 200, records: 10_000, batch: 50, epochs: 5 };
+        let (paper, exact) =
+            (Plan::by(Accounting::Paper, request).unwrap(), Plan::by(Accounting::Exact, request).unwrap());
+        assert_eq!((paper.slots, exact.slots), (288, 542));
+        approx::assert_relative_eq!(exact.nats_exact, 1.0, max_relative = 1e-6);
+        assert!(exact.nats_exact <= 1.0 && paper.nats_exact < 1.0 && exact.nats_paper > 1.2, "{exact:?}");
+        // Bits of a step share its batch: dearer than one by one, cheaper than the paper's.
+        assert!(exact.expected_bits > paper.expected_bits && exact.expected_bits < 543.0, "{exact:?}");
+        // One group: no batch is shared, and p spends 1/c_1 bits.
+        let alone = Plan::by(Accounting::Exact, Request { groups: 1, ..request }).unwrap();
+        approx::assert_relative_eq!(alone.expected_bits, 1.0 / clean(0.005, 1), max_relative = 1e-6);
+        // Brute force over the masks of three groups.
+        let p = 0.3_f64;
+        let sum: f64 = (0..8_u32)
+            .map(|mask| {
+                let k = mask.count_ones();
+                p.powi(k as i32) * (1.0 - p).powi(3 - k as i32) * clean(0.1, k)
+            })
+            .sum();
+        approx::assert_relative_eq!(mean_charge(0.1, 3, p), sum, max_relative = 1e-9);
+        let high = Plan::by(Accounting::Exact, Request { epsilon: 1e9, ..request }).unwrap();
+        assert!(high.clamped() && (high.ceiling / (1000.0 * clean(0.005, 200)) - 1.0).abs() < 1e-12);
     }
 
     #[test]
