@@ -78,7 +78,7 @@ struct Client<'a> {
 }
 
 /// What came of asking for one file.
-enum Found {
+enum Answer {
     At(PathBuf),
     /// The repository has no such file.
     Absent,
@@ -98,8 +98,8 @@ impl Client<'_> {
             // vocab.json and merges.txt are needed only where tokenizer.json is missing, but are copied along with it.
             for file in TOKENIZER_FILES {
                 match self.get(file) {
-                    Ok(Found::At(path)) => paths.push(path),
-                    Ok(Found::Absent | Found::Offline) => {}
+                    Ok(Answer::At(path)) => paths.push(path),
+                    Ok(Answer::Absent | Answer::Offline) => {}
                     // The weights are there: a tokenizer that cannot be reached now is missed when it is used.
                     Err(e) => super::progress().note(&e.to_string()),
                 }
@@ -114,11 +114,11 @@ impl Client<'_> {
 
     fn weights(&mut self) -> Result<Vec<PathBuf>> {
         match self.get(WEIGHTS)? {
-            Found::At(path) => return Ok(vec![path]),
-            Found::Absent | Found::Offline => {}
+            Answer::At(path) => return Ok(vec![path]),
+            Answer::Absent | Answer::Offline => {}
         }
         match self.get(INDEX)? {
-            Found::At(index) => {
+            Answer::At(index) => {
                 let mut paths = vec![];
                 for shard in shards(&index)? {
                     paths.push(self.required(&shard)?);
@@ -126,22 +126,22 @@ impl Client<'_> {
                 paths.push(index);
                 Ok(paths)
             }
-            Found::Absent => {
+            Answer::Absent => {
                 let what = format!("{}: the repository has no model.safetensors, and only that is read", self.name);
                 Err(Error::Hub(what))
             }
-            Found::Offline => Err(self.offline(WEIGHTS)),
+            Answer::Offline => Err(self.offline(WEIGHTS)),
         }
     }
 
     fn required(&mut self, file: &str) -> Result<PathBuf> {
         match self.get(file)? {
-            Found::At(path) => Ok(path),
-            Found::Absent => Err(Error::Hub(format!(
+            Answer::At(path) => Ok(path),
+            Answer::Absent => Err(Error::Hub(format!(
                 "{}: {} has no {file} under this name: check the spelling (a folder must exist to be taken as one)",
                 self.name, self.settings.endpoint
             ))),
-            Found::Offline => Err(self.offline(file)),
+            Answer::Offline => Err(self.offline(file)),
         }
     }
 
@@ -153,15 +153,15 @@ impl Client<'_> {
         ))
     }
 
-    fn get(&mut self, file: &str) -> Result<Found> {
+    fn get(&mut self, file: &str) -> Result<Answer> {
         if let Some(path) = self.cached.get(file) {
-            return Ok(Found::At(path));
+            return Ok(Answer::At(path));
         }
         if self.absence(file).is_some_and(|marker| marker.exists()) {
-            return Ok(Found::Absent);
+            return Ok(Answer::Absent);
         }
         if self.settings.offline {
-            return Ok(Found::Offline);
+            return Ok(Answer::Offline);
         }
         self.download(file)
     }
@@ -173,7 +173,7 @@ impl Client<'_> {
         Some(repo.join(".no_exist").join(commit.trim()).join(file))
     }
 
-    fn download(&mut self, file: &str) -> Result<Found> {
+    fn download(&mut self, file: &str) -> Result<Answer> {
         if self.api.is_none() {
             let api = ApiBuilder::from_cache(self.cache.clone())
                 .with_endpoint(self.settings.endpoint.clone())
@@ -185,10 +185,10 @@ impl Client<'_> {
         }
         let api = self.api.as_ref().expect("just made");
         let size = Arc::<AtomicUsize>::default();
-        match api.download_with_progress(file, Heard { progress: super::progress(), size: size.clone() }) {
+        match api.download_with_progress(file, Listener { progress: super::progress(), size: size.clone() }) {
             Ok(path) => {
                 self.check_length(&path, size.load(Ordering::Relaxed), file)?;
-                Ok(Found::At(path))
+                Ok(Answer::At(path))
             }
             Err(e) => match status(&e) {
                 Some(404) => {
@@ -196,7 +196,7 @@ impl Client<'_> {
                         let _ = marker.parent().map(std::fs::create_dir_all);
                         let _ = std::fs::write(marker, b"");
                     }
-                    Ok(Found::Absent)
+                    Ok(Answer::Absent)
                 }
                 Some(401 | 403) => Err(Error::Hub(format!(
                     "{}: there is no folder of this name, and {} has no such repository or does not show it to you \
@@ -236,12 +236,12 @@ fn status(error: &ApiError) -> Option<u16> {
 }
 
 /// A download as [`Progress`] hears of it, and the length that the hub announced.
-struct Heard {
+struct Listener {
     progress: &'static dyn Progress,
     size: Arc<AtomicUsize>,
 }
 
-impl Download for Heard {
+impl Download for Listener {
     fn init(&mut self, size: usize, filename: &str) {
         self.size.store(size, Ordering::Relaxed);
         self.progress.begin(filename, size as u64);
