@@ -1,4 +1,5 @@
 //! `ferret verify`: what is believed of a trained checkpoint, and what is not.
+#![cfg(all(feature = "cli", feature = "embedded"))]
 
 use ferret::method::dense::Record;
 use ferret::method::ferret::replay::save;

@@ -8,10 +8,12 @@
 
 pub mod cpu;
 mod cpu_update;
+pub mod device;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 
 pub use cpu::Cpu;
+pub use device::{Device, Job};
 #[cfg(feature = "gpu")]
 pub use gpu::Gpu;
 

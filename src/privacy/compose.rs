@@ -218,7 +218,7 @@ fn eps_delta(
     let own = delta.map_or(asked, |delta| delta - added);
     if own.is_nan() || own <= 0.0 {
         return Err(Error::Privacy(format!(
-            "the runs that cannot be composed exactly have deltas that add up to {added:e}: give a --delta above that, or none"
+            "the runs that cannot be composed exactly have deltas that add up to {added:e}: give a `delta` above that, or none"
         )));
     }
     let event = Event::Composed(events);
