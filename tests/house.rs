@@ -102,8 +102,10 @@ fn the_library_names_no_flag() {
     let flag = |text: &str| {
         text.match_indices("--").any(|(i, _)| {
             let before = text[..i].chars().next_back();
-            // CSS names its variables `var(--name)`, and `ferret verb --flag` in backquotes is a command, not a setting.
-            before.is_none_or(|c| c == ' ' || c == '"') && text[i + 2..].starts_with(|c: char| c.is_ascii_lowercase())
+            // CSS names its variables `var(--name)` and `--fp-name`, and `ferret verb --flag` in backquotes is a command, not a setting.
+            before.is_none_or(|c| c == ' ' || c == '"')
+                && text[i + 2..].starts_with(|c: char| c.is_ascii_lowercase())
+                && !text[i..].starts_with("--fp-")
         })
     };
     assert!(flag("give --delta") && flag("\"--batch {n}") && !flag("var(--ink)") && !flag("a -- b"));

@@ -45,6 +45,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_flags_of_every_verb_agree_with_each_other() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
     fn settings_become_flags_and_other_words_stay() {
         assert_eq!(spell("lower `learning_rate`, or set `device` cpu"), "lower --learning-rate, or set --device cpu");
         assert_eq!(spell("the feature `gpu`; see `ferret devices`"), "the feature `gpu`; see `ferret devices`");
