@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// What membership attacks need.
 #[derive(clap::Args, Debug)]
-#[group(id = "members")]
+#[group(skip)]
 pub(super) struct Args {
     /// The model before tuning: a folder in the Hugging Face layout, or a hub name
     #[arg(long, value_name = "FOLDER|NAME", required = true)]
