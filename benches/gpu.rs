@@ -23,6 +23,7 @@ fn main() {
 mod gpu {
     use super::common::{noise, time};
     use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Updates};
+    use ferret::kernel::Stored;
     use ferret::ops::compress::Address;
     use ferret::ops::rope::Scaling;
     use ferret::ops::update::{Constants, Step};
@@ -91,6 +92,10 @@ mod gpu {
         b.upload(rows, cols, noise(rows * cols, seed)).unwrap()
     }
 
+    fn weight<B: Backend>(b: &B, rows: usize, cols: usize, seed: u64) -> B::Weight {
+        b.weight(rows, cols, Stored::F32(noise(rows * cols, seed))).unwrap()
+    }
+
     fn copy<B: Backend>(b: &B, x: &B::Tensor) -> B::Tensor {
         b.rows(x, 0..b.shape(x).0)
     }
@@ -102,10 +107,10 @@ mod gpu {
         let ids: Vec<u32> = (0..n as u32).map(|i| i * 7919 % v as u32).collect();
         let positions: Vec<u32> = segments.positions().collect();
         let ones = vec![1.0f32; n];
-        versus!(gpu, "embed", |b| [matrix(b, v, c, 1), matrix(b, n, c, 2)], |b, t| b.embed(
+        versus!(gpu, "embed", |b| (weight(b, v, c, 1), weight(b, n, c, 2)), |b, t| b.embed(
             &ids,
-            &t[0],
-            Some((&positions, &t[1]))
+            &t.0,
+            Some((&positions, &t.1))
         ));
         versus!(gpu, "embed, backward", |b| [matrix(b, n, c, 1)], |b, t| {
             let mut out = b.zeros(v, c);
@@ -117,17 +122,17 @@ mod gpu {
             b.add_gather(&ids, &t[0], &mut out);
             out
         });
-        versus!(gpu, "norm", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2), matrix(b, 1, c, 3)], |b, t| b
-            .norm(&t[0], &t[1], &t[2], 1e-5)
+        versus!(gpu, "norm", |b| (matrix(b, n, c, 1), weight(b, 1, c, 2), weight(b, 1, c, 3)), |b, t| b
+            .norm(&t.0, &t.1, &t.2, 1e-5)
             .0);
         versus!(
             gpu,
             "norm, backward",
             |b| {
                 let x = matrix(b, n, c, 1);
-                let gain = matrix(b, 1, c, 2);
+                let gain = weight(b, 1, c, 2);
                 let stats = b.norm(&x, &gain, &gain, 1e-5).1;
-                (x, gain, stats, matrix(b, n, c, 3))
+                (x, gain, stats, matrix(b, n, c, 3), matrix(b, 1, c, 4))
             },
             |b, t| {
                 let (mut dy, mut dx) = (copy(b, &t.3), b.zeros(n, c));
@@ -140,17 +145,17 @@ mod gpu {
             "norm, jvp",
             |b| {
                 let x = matrix(b, n, c, 1);
-                let gain = matrix(b, 1, c, 2);
+                let gain = weight(b, 1, c, 2);
                 let stats = b.norm(&x, &gain, &gain, 1e-5).1;
-                (x, gain, stats, matrix(b, n, c, 3))
+                (x, gain, stats, matrix(b, n, c, 3), matrix(b, 1, c, 4))
             },
-            |b, t| b.norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.1), None)
+            |b, t| b.norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.4), None)
         );
-        versus!(gpu, "linear", |b| [matrix(b, n, c, 1), matrix(b, c, 4 * c, 2), matrix(b, 1, 4 * c, 3)], |b, t| b
-            .linear(&t[0], &t[1], Order::InOut, Some(&t[2])));
-        versus!(gpu, "linear, input", |b| [matrix(b, n, 4 * c, 1), matrix(b, c, 4 * c, 2)], |b, t| b.linear_input(
-            &t[0],
-            &t[1],
+        versus!(gpu, "linear", |b| (matrix(b, n, c, 1), weight(b, c, 4 * c, 2), weight(b, 1, 4 * c, 3)), |b, t| b
+            .linear(&t.0, &t.1, Order::InOut, Some(&t.2)));
+        versus!(gpu, "linear, input", |b| (matrix(b, n, 4 * c, 1), weight(b, c, 4 * c, 2)), |b, t| b.linear_input(
+            &t.0,
+            &t.1,
             Order::InOut
         ));
         versus!(gpu, "linear, weight", |b| [matrix(b, n, c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
@@ -163,20 +168,19 @@ mod gpu {
             b.add_columns(&t[0], 0..n, &mut out);
             out
         });
-        versus!(gpu, "linear, one row", |b| [matrix(b, 1, 4 * c, 1), matrix(b, 4 * c, v, 2)], |b, t| b.linear(
-            &t[0],
-            &t[1],
+        versus!(gpu, "linear, one row", |b| (matrix(b, 1, 4 * c, 1), weight(b, 4 * c, v, 2)), |b, t| b.linear(
+            &t.0,
+            &t.1,
             Order::InOut,
             None
         ));
-        versus!(gpu, "head, one row", |b| [matrix(b, 1, 4 * c, 1), matrix(b, v, 4 * c, 2)], |b, t| b
-            .head(&t[0], &t[1]));
+        versus!(gpu, "head, one row", |b| (matrix(b, 1, 4 * c, 1), weight(b, v, 4 * c, 2)), |b, t| b.head(&t.0, &t.1));
         versus!(gpu, "tangent of a bias", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2)], |b, t| {
             let mut y = copy(b, &t[0]);
             b.add_vector(&t[1], &mut y);
             y
         });
-        versus!(gpu, "head", |b| [matrix(b, n, c, 1), matrix(b, v, c, 2)], |b, t| b.head(&t[0], &t[1]));
+        versus!(gpu, "head", |b| (matrix(b, n, c, 1), weight(b, v, c, 2)), |b, t| b.head(&t.0, &t.1));
         attention(gpu, n, c, &segments);
         gated(gpu, n, c, &segments);
         versus!(gpu, "gelu", |b| [matrix(b, n, 4 * c, 1)], |b, t| b.activation(Activation::GeluTanh, &t[0]));
@@ -303,14 +307,14 @@ mod gpu {
                 x
             }
         );
-        versus!(gpu, "rms norm", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2)], |b, t| b.rms_norm(&t[0], &t[1], 1e-5).0);
+        versus!(gpu, "rms norm", |b| (matrix(b, n, c, 1), weight(b, 1, c, 2)), |b, t| b.rms_norm(&t.0, &t.1, 1e-5).0);
         versus!(
             gpu,
             "rms norm, backward",
             |b| {
-                let (x, gain) = (matrix(b, n, c, 1), matrix(b, 1, c, 2));
+                let (x, gain) = (matrix(b, n, c, 1), weight(b, 1, c, 2));
                 let stats = b.rms_norm(&x, &gain, 1e-5).1;
-                (x, gain, stats, matrix(b, n, c, 3))
+                (x, gain, stats, matrix(b, n, c, 3), matrix(b, 1, c, 4))
             },
             |b, t| {
                 let (mut dy, mut dx) = (copy(b, &t.3), b.zeros(n, c));
@@ -322,11 +326,11 @@ mod gpu {
             gpu,
             "rms norm, jvp",
             |b| {
-                let (x, gain) = (matrix(b, n, c, 1), matrix(b, 1, c, 2));
+                let (x, gain) = (matrix(b, n, c, 1), weight(b, 1, c, 2));
                 let stats = b.rms_norm(&x, &gain, 1e-5).1;
-                (x, gain, stats, matrix(b, n, c, 3))
+                (x, gain, stats, matrix(b, n, c, 3), matrix(b, 1, c, 4))
             },
-            |b, t| b.rms_norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.1))
+            |b, t| b.rms_norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.4))
         );
         versus!(gpu, "sums of heads", |b| [matrix(b, n, c, 1)], |b, t| b.fold(&t[0], c / 4));
         let silu = Activation::Silu;

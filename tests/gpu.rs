@@ -5,6 +5,7 @@
 #![cfg(feature = "gpu")]
 
 use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Updates};
+use ferret::kernel::Stored;
 use ferret::model::Activation;
 use ferret::ops::clip::ClipFunction;
 use ferret::ops::compress::Address;
@@ -73,6 +74,10 @@ fn matrix<B: Backend>(b: &B, rows: usize, cols: usize, seed: u64) -> B::Tensor {
     b.upload(rows, cols, noise(rows * cols, seed)).unwrap()
 }
 
+fn weight<B: Backend>(b: &B, rows: usize, cols: usize, seed: u64) -> B::Weight {
+    b.weight(rows, cols, Stored::F32(noise(rows * cols, seed))).unwrap()
+}
+
 fn read<B: Backend>(b: &B, x: &B::Tensor) -> Vec<f32> {
     b.download(x).unwrap()
 }
@@ -114,10 +119,10 @@ fn matrix_products() {
         parity!(
             3e-6,
             |b| {
-                let (x, w, bias, dy) = (matrix(b, n, i, 1), matrix(b, i, o, 2), matrix(b, 1, o, 3), matrix(b, n, o, 4));
+                let (x, w, bias, dy) = (matrix(b, n, i, 1), weight(b, i, o, 2), weight(b, 1, o, 3), matrix(b, n, o, 4));
                 let mut dw = matrix(b, i, o, 5);
                 b.add_outer(&x, &dy, n / 4..n, &mut dw);
-                let head = matrix(b, o, i, 6);
+                let head = weight(b, o, i, 6);
                 let mut dh = matrix(b, n + 3, i, 7);
                 b.head_input(&dy, &head, &mut dh, 2);
                 let (mut dx, mut dx_out_in) = (matrix(b, n, i, 8), matrix(b, n, i, 8));
@@ -175,11 +180,11 @@ fn embeddings() {
         parity!(
             1e-6,
             |b| {
-                let (tokens, wpe) = (matrix(b, v, c, 1), matrix(b, ids.len() + 1, c, 2));
+                let (tokens, wpe) = (weight(b, v, c, 1), weight(b, ids.len() + 1, c, 2));
                 let x = b.embed(&ids, &tokens, Some((&positions, &wpe)));
                 let alone = b.embed(&ids, &tokens, None);
                 let mut y = matrix(b, ids.len(), c, 3);
-                b.add_gather(&ids, &tokens, &mut y);
+                b.add_gather(&ids, &matrix(b, v, c, 1), &mut y);
                 let mut table = matrix(b, v, c, 4);
                 b.add_rows(&ids, &y, ids.len() / 5..ids.len(), &mut table);
                 vec![read(b, &x), read(b, &alone), read(b, &y), read(b, &table)]
@@ -196,7 +201,7 @@ fn norms() {
         parity!(
             1e-5,
             |b| {
-                let (x, gain, bias) = (matrix(b, n, c, 1), matrix(b, 1, c, 2), matrix(b, 1, c, 3));
+                let (x, gain, bias) = (matrix(b, n, c, 1), weight(b, 1, c, 2), weight(b, 1, c, 3));
                 let (y, stats) = b.norm(&x, &gain, &bias, 1e-5);
                 let (mut kept, mut spent) = (matrix(b, n, c, 4), matrix(b, n, c, 4));
                 let (mut dx, mut dx_again) = (matrix(b, n, c, 5), matrix(b, n, c, 5));
@@ -228,7 +233,7 @@ fn root_mean_square_norms() {
         parity!(
             1e-5,
             |b| {
-                let (x, gain) = (matrix(b, n, groups * c, 1), matrix(b, 1, c, 2));
+                let (x, gain) = (matrix(b, n, groups * c, 1), weight(b, 1, c, 2));
                 let (y, stats) = b.rms_norm(&x, &gain, 1e-5);
                 assert_eq!(b.shape(&stats), (n, groups));
                 let (mut kept, mut spent) = (matrix(b, n, groups * c, 4), matrix(b, n, groups * c, 4));
@@ -551,7 +556,7 @@ fn more_rows_than_workgroups_in_a_dimension() {
     parity!(
         1e-5,
         |b| {
-            let (mut x, gain, bias) = (matrix(b, n, c, 1), matrix(b, 1, c, 2), matrix(b, 1, c, 3));
+            let (mut x, gain, bias) = (matrix(b, n, c, 1), weight(b, 1, c, 2), weight(b, 1, c, 3));
             let (y, stats) = b.norm(&x, &gain, &bias, 1e-2);
             let mut losses = b.zeros(n, 1);
             b.cross_entropy(&x, &vec![1; n], &mut losses, 0);
@@ -578,7 +583,7 @@ fn more_rows_than_workgroups_in_a_dimension() {
         let (mut y, v) = (gpu.zeros(n, 4), gpu.upload(1, 4, vec![1.0, 2.0, 3.0, 4.0]).unwrap());
         gpu.add_vector(&v, &mut y);
         assert!(read(gpu, &y).chunks_exact(4).all(|row| row == [1.0, 2.0, 3.0, 4.0]));
-        let y = gpu.linear(&gpu.zeros(n, 0), &gpu.zeros(0, 4), Some(&v));
+        let y = gpu.linear(&gpu.zeros(n, 0), &gpu.zeros(0, 4), Order::InOut, Some(&v));
         assert!(read(gpu, &y).chunks_exact(4).all(|row| row == [1.0, 2.0, 3.0, 4.0]));
     }
 }
