@@ -72,10 +72,10 @@ impl Sampling {
     /// Refuse what has no meaning.
     pub fn check(&self) -> Result<()> {
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return Err(Error::usage(format!("--temperature {} is not a number from 0 up", self.temperature)));
+            return Err(Error::usage(format!("`temperature` {} is not a number from 0 up", self.temperature)));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(Error::usage(format!("--top-p {} is not a probability in (0, 1]", self.top_p)));
+            return Err(Error::usage(format!("`top_p` {} is not a probability in (0, 1]", self.top_p)));
         }
         Ok(())
     }
