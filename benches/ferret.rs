@@ -55,7 +55,7 @@ fn plain_step(decoder: &mut Decoder<Cpu<f32>>, adamw: &mut AdamW, step: u32, bat
 fn update(decoder: &mut Decoder<Cpu<f32>>, adamw: &mut AdamW, step: u32, sum: &Sum<Cpu<f32>>) {
     for p in decoder.layout.ids() {
         let gradient = Gradient::Dense(sum.get(p).expect("all").as_slice());
-        adamw.step(step, p, decoder.params[p.0].as_slice_mut(), gradient);
+        adamw.step(step, p, decoder.backend.master(&mut decoder.params[p.0]).as_slice_mut(), gradient);
     }
 }
 
