@@ -87,7 +87,7 @@ fn names(layout: &Layout, ids: &[ParamId]) -> Vec<String> {
 }
 
 fn activation(checkpoint: &Checkpoint) -> &'static str {
-    match checkpoint.weights.config.activation {
+    match checkpoint.weights.config.mlp.activation() {
         Activation::GeluTanh => "gelu (tanh)",
         Activation::GeluErf => "gelu (erf)",
     }

@@ -27,7 +27,7 @@ impl<B: Backend> Cache<B> {
 impl<B: Backend> Decoder<B> {
     /// An empty cache with room for `capacity` tokens.
     pub fn cache(&self, capacity: usize) -> Cache<B> {
-        let table = || self.backend.zeros(capacity, self.config.width);
+        let table = || self.backend.zeros(capacity, self.config.kv_width());
         Cache { blocks: (0..self.config.layers).map(|_| (table(), table())).collect(), len: 0 }
     }
 
@@ -42,14 +42,13 @@ impl<B: Backend> Decoder<B> {
         let past = cache.len;
         assert!(!ids.is_empty() && past + ids.len() <= self.config.positions, "the caller counts positions");
         let positions: Vec<u32> = (past as u32..(past + ids.len()) as u32).collect();
-        let mut x = b.embed(ids, &positions, self.param(layout.tokens), self.param(layout.positions));
-        for (l, (block, (keys, values))) in layout.blocks.iter().zip(&mut cache.blocks).enumerate() {
-            let qkv = self.linear(&self.norm(&x, block.norm_1).0, block.qkv);
-            let scale = self.config.attention_scale(l);
-            let att = b.attention_cached(&qkv, keys, values, past, self.config.heads, scale);
-            b.add(&mut x, &self.linear(&att, block.attn_out));
-            let h = self.linear(&self.norm(&x, block.norm_2).0, block.mlp_in);
-            b.add(&mut x, &self.linear(&b.activation(self.config.activation, &h), block.mlp_out));
+        let mut x = self.embed(ids, &positions).0;
+        for (l, (keys, values)) in cache.blocks.iter_mut().enumerate() {
+            let attend = |qkv: &[B::Tensor]| {
+                let scale = self.config.attention_scale(l);
+                (b.attention_cached(&qkv[0], keys, values, past, self.config.heads, scale), None)
+            };
+            x = self.block(l, x, |_| false, attend).0;
         }
         cache.len += ids.len();
         let last = b.rows(&x, ids.len() - 1..ids.len());

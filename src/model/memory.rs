@@ -6,7 +6,6 @@
 
 use super::config::Config;
 use super::decoder::HEAD_ROWS;
-use super::family::gpt2;
 
 /// Bytes of one use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +35,7 @@ pub fn estimate(config: &Config, batch: usize, context: usize) -> Vec<Need> {
     let [b, t, v, c, i, l] =
         [batch, context, config.vocab, config.width, config.inner, config.layers].map(|n| n as u128);
     let rows = b * t;
-    let parameters = gpt2::scalars(config);
+    let parameters = config.scalars();
     let block = rows * (8 * c + 2 * i);
     let at_once = (HEAD_ROWS as u128 / t.max(1) * t).max(t).min(rows);
     let head = at_once * v + rows * c;
