@@ -6,7 +6,7 @@
 mod common;
 
 use common::{batch, gpt2, peak_memory, small, time, weights};
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Compute, Cpu, Memory};
 use ferret::data::Example;
 use ferret::grad::{GroupDirection, GroupDot, Sum};
 use ferret::method::Sensitive;
@@ -149,7 +149,7 @@ fn gpt2_plan() {
         }
         full * fastest / beside
     };
-    let blocks: Vec<f64> = layout.blocks.iter().map(|b| fired(&[b.mlp_in[0].weight])).collect();
+    let blocks: Vec<f64> = layout.blocks.iter().map(|b| fired(&[b.mlp_in.iter().next().expect("a layer").weight])).collect();
     let (top, tokens, positions) = (fired(&[layout.norm_f.weight]), fired(&[layout.tokens]), fired(&[layout.positions.expect("learned positions")]));
     println!("  fired step, share of forward + backward: final norm {:.0} %", 100.0 * top / full);
     for (l, seconds) in blocks.iter().enumerate().rev() {
@@ -206,7 +206,7 @@ fn memory(what: &str) {
     let b = &decoder.backend;
     let layout = &decoder.layout;
     let members = match what {
-        "jvp" => vec![layout.blocks[0].mlp_in[0].weight],
+        "jvp" => vec![layout.blocks[0].mlp_in.iter().next().expect("a layer").weight],
         _ => vec![layout.tokens],
     };
     let dim = members.iter().map(|&p| layout.spec(p).len()).sum();

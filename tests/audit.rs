@@ -7,7 +7,7 @@ use common::{Random, config, weights};
 use ferret::audit::bound::{Charge, Design};
 use ferret::audit::report::Report;
 use ferret::audit::score::RecordStats;
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Compute, Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::measure::shadow::{Changes, Known, Method, Task, train_shadow};

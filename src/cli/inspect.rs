@@ -90,6 +90,7 @@ fn activation(checkpoint: &Checkpoint) -> &'static str {
     match checkpoint.weights.config.mlp.activation() {
         Activation::GeluTanh => "gelu (tanh)",
         Activation::GeluErf => "gelu (erf)",
+        Activation::Silu => "silu",
     }
 }
 

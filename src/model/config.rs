@@ -4,6 +4,10 @@
 
 use super::family::FamilyRef;
 use super::layout::Module;
+use crate::ops::Heads;
+
+pub use crate::ops::rope::Scaling;
+pub use crate::ops::{Activation, Order};
 
 /// The sizes and choices that define a decoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,10 +42,13 @@ pub struct Config {
     pub mlp: Mlp,
     /// Which linear layers have a bias.
     pub biases: Biases,
-    /// What a row of a linear weight belongs to.
-    pub linear_rows: Side,
+    /// How linear weights lie, in the file and in memory.
+    pub order: Order,
     /// Normalise the embedding before the first block.
     pub embedding_norm: bool,
+    /// Divide every head of queries and keys by the root of its mean square, with a gain that the heads share. Where it is so, they are
+    /// stored apart.
+    pub head_norm: bool,
     /// Whether the output head is the token embedding.
     pub tied: bool,
     /// Divide attention scores by sqrt(head width).
@@ -87,40 +94,6 @@ pub struct Rope {
     pub width: usize,
     /// What is done to the wavelengths for contexts longer than those first trained on.
     pub scaling: Scaling,
-}
-
-/// A change of a rotation's wavelengths.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Scaling {
-    /// None.
-    Default,
-    /// All are longer by `factor`.
-    Linear {
-        /// How much longer.
-        factor: f64,
-    },
-    /// Those beyond `original / low` are longer by `factor`, those below `original / high` stay, smoothly between.
-    Llama3 {
-        /// How much longer the longest become.
-        factor: f64,
-        /// `low_freq_factor`.
-        low: f64,
-        /// `high_freq_factor`.
-        high: f64,
-        /// The context first trained on.
-        original: usize,
-    },
-    /// A factor for each; other ones for texts longer than the context first trained on.
-    LongRope {
-        /// Factors of texts up to `original`.
-        short: Vec<f64>,
-        /// Factors of longer texts.
-        long: Vec<f64>,
-        /// The context first trained on.
-        original: usize,
-        /// Rotated queries and keys are longer by this.
-        attention: f64,
-    },
 }
 
 /// How queries, keys and values are stored.
@@ -175,15 +148,6 @@ impl Biases {
     pub const ALL: Self = Self { qkv: true, attn_out: true, mlp_in: true, mlp_out: true };
 }
 
-/// What a row of a linear weight belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// An input: the weight is `[in, out]`, `y = x W`.
-    Input,
-    /// An output: the weight is `[out, in]`, `y = x Wᵀ`.
-    Output,
-}
-
 /// Attention that looks a part of the way back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -193,21 +157,24 @@ pub struct Window {
     pub first_layer: usize,
 }
 
-/// A nonlinearity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `gelu_new`: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-    GeluTanh,
-    /// `gelu`: x Phi(x), with erf.
-    GeluErf,
-}
-
 impl Config {
     /// What attention scores of block `layer` are multiplied by.
     pub fn attention_scale(&self, layer: usize) -> f64 {
         let by_width = if self.scale_by_width { 1.0 / (self.head_width as f64).sqrt() } else { 1.0 };
         let by_layer = if self.scale_by_layer { 1.0 / (layer + 1) as f64 } else { 1.0 };
         by_width * by_layer
+    }
+
+    /// The attention of block `layer`.
+    pub fn attention(&self, layer: usize) -> Heads {
+        Heads {
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            width: self.head_width,
+            scale: self.attention_scale(layer),
+            window: self.window.filter(|window| layer >= window.first_layer).map(|window| window.size),
+            alibi: self.position == Position::Alibi,
+        }
     }
 
     /// Columns of all queries, and of attention's output.
@@ -240,9 +207,9 @@ impl Config {
     /// The shape of a module's weight and the length of its bias, where the decoder has such a module.
     pub fn shapes(&self, module: Module) -> Option<(Vec<usize>, Option<usize>)> {
         if let Some((inputs, outputs, bias)) = self.linear(module) {
-            let weight = match self.linear_rows {
-                Side::Input => vec![inputs, outputs],
-                Side::Output => vec![outputs, inputs],
+            let weight = match self.order {
+                Order::InOut => vec![inputs, outputs],
+                Order::OutIn => vec![outputs, inputs],
             };
             return Some((weight, bias.then_some(outputs)));
         }
@@ -252,6 +219,7 @@ impl Config {
             Module::Tokens => Some((vec![self.vocab, c], None)),
             Module::Positions => (self.position == Position::Learned).then(|| (vec![self.positions, c], None)),
             Module::EmbeddingNorm => self.embedding_norm.then(norm),
+            Module::QueryNorm | Module::KeyNorm => self.head_norm.then(|| (vec![self.head_width], None)),
             Module::Norm1 | Module::Norm2 | Module::FinalNorm => Some(norm()),
             Module::Head => (!self.tied).then(|| (vec![self.vocab, c], None)),
             _ => None,

@@ -8,14 +8,15 @@
 //! ```
 
 use super::batch::Batch;
-use super::config::Config;
 use super::block::BlockCache;
+use super::config::{Config, Norm, Position};
 use super::layout::{Layout, Pair, ParamId, Place};
 use super::sink::{GradSink, Rows, Slot};
 use super::weights::Weights;
 use crate::backend::Backend;
 use crate::error::Result;
-use crate::ops::Segments;
+use crate::kernel::Stored;
+use crate::ops::{Rope, Segments};
 
 /// Rows of logits that exist at once, unless one sample is longer.
 pub(super) const HEAD_ROWS: usize = 512;
@@ -29,7 +30,9 @@ pub struct Decoder<B: Backend> {
     /// Its parameters' names and shapes.
     pub layout: Layout,
     /// Its parameters, in layout order.
-    pub params: Vec<B::Tensor>,
+    pub params: Vec<B::Weight>,
+    /// How queries and keys turn, where they do.
+    pub(super) rope: Option<Rope>,
     /// Keep only each block's input for backward, and run the block again when backward reaches it: a third more time, and of
     /// the activations only N C numbers a block, for long contexts. The gradients are the same to the bit.
     pub recompute: bool,
@@ -42,6 +45,7 @@ struct Trunk<B: Backend> {
     x: B::Tensor,
     stats_f: B::Tensor,
     caches: Vec<Kept<B>>,
+    table: Option<B::Tensor>,
     /// Input and statistics of the embedding's norm, where there is one.
     embedded: Option<(B::Tensor, B::Tensor)>,
 }
@@ -62,20 +66,24 @@ impl<B: Backend> Decoder<B> {
             .zip(tensors)
             .map(|(spec, data)| {
                 let (rows, cols) = spec.matrix();
-                backend.upload(rows, cols, data)
+                backend.weight(rows, cols, Stored::F32(data))
             })
             .collect::<Result<_>>()?;
-        Ok(Self { backend, config, layout, params, recompute: false })
+        let rope = match &config.position {
+            Position::Rope(rope) => Some(Rope::new(rope.theta, rope.width, &rope.scaling)),
+            Position::Learned | Position::Alibi => None,
+        };
+        Ok(Self { backend, config, layout, params, rope, recompute: false })
     }
 
     /// The parameters back in host memory.
     pub fn weights(&self) -> Result<Weights> {
-        let tensors = self.params.iter().map(|p| self.backend.download(p)).collect::<Result<_>>()?;
+        let tensors = self.params.iter().map(|p| self.backend.download_weight(p)).collect::<Result<_>>()?;
         Ok(Weights { config: self.config.clone(), layout: self.layout.clone(), tensors })
     }
 
     /// The parameter `p`.
-    pub fn param(&self, p: ParamId) -> &B::Tensor {
+    pub fn param(&self, p: ParamId) -> &B::Weight {
         &self.params[p.0]
     }
 
@@ -130,7 +138,7 @@ impl<B: Backend> Decoder<B> {
             Some(Place::Top) | None => self.config.layers,
         };
         // The head's gradient of a tied embedding is needed at the top; only its other use lies below.
-        let Trunk { h, x, stats_f, caches, embedded } = self.trunk(batch, first_block, wants);
+        let Trunk { h, x, stats_f, caches, table, embedded } = self.trunk(batch, first_block, wants);
         let all = Rows { samples: 0..batch.segments.len(), segments: &batch.segments };
 
         let (n, c) = (batch.rows(), self.config.width);
@@ -163,9 +171,9 @@ impl<B: Backend> Decoder<B> {
             let l = first_block + l;
             let cache = match cache {
                 Kept::All(cache) => *cache,
-                Kept::Input(x) => self.block(l, x, wants, |qkv| self.attend(l, qkv, batch)).1,
+                Kept::Input(x) => self.block(l, x, &table, wants, |qkv| self.attend(l, qkv, batch)).1,
             };
-            self.block_backward(l, cache, &mut dx, lowest < Some(Place::Block(l)), &wants, sink, batch);
+            self.block_backward(l, cache, &mut dx, lowest < Some(Place::Block(l)), &table, &wants, sink, batch);
         }
         if let (Some(pair), Some((x, stats))) = (layout.embedding_norm, &embedded) {
             let dy = std::mem::replace(&mut dx, b.zeros(n, c));
@@ -183,24 +191,25 @@ impl<B: Backend> Decoder<B> {
     /// Embedding and blocks, keeping what backward needs of the blocks from `keep_from` on.
     fn trunk(&self, batch: &Batch, keep_from: usize, wants: impl Fn(ParamId) -> bool) -> Trunk<B> {
         let (mut x, embedded) = self.embed(&batch.ids, &batch.positions);
+        let table = self.table(batch);
         let mut caches = Vec::with_capacity(self.config.layers - keep_from);
         for l in 0..self.config.layers {
             let keep = l >= keep_from && !self.recompute;
-            let (y, cache) = self.block(l, x, |p| keep && wants(p), |qkv| self.attend(l, qkv, batch));
+            let (y, cache) = self.block(l, x, &table, |p| keep && wants(p), |qkv| self.attend(l, qkv, batch));
             x = y;
             if l >= keep_from {
                 caches.push(if keep { Kept::All(Box::new(cache)) } else { Kept::Input(cache.x) });
             }
         }
         let (h, stats_f) = self.norm(&x, self.layout.norm_f);
-        Trunk { h, x, stats_f, caches, embedded }
+        Trunk { h, x, stats_f, caches, table, embedded }
     }
 
     /// The first block's input; where the embedding is normalised, that norm's input and statistics too.
     pub(super) fn embed(&self, ids: &[u32], positions: &[u32]) -> (B::Tensor, Option<(B::Tensor, B::Tensor)>) {
         let layout = &self.layout;
-        let wpe = layout.positions.expect("learned positions");
-        let x = self.backend.embed(ids, positions, self.param(layout.tokens), self.param(wpe));
+        let learned = layout.positions.map(|wpe| (positions, self.param(wpe)));
+        let x = self.backend.embed(ids, self.param(layout.tokens), learned);
         match layout.embedding_norm {
             None => (x, None),
             Some(pair) => {
@@ -211,8 +220,23 @@ impl<B: Backend> Decoder<B> {
     }
 
     pub(super) fn norm(&self, x: &B::Tensor, pair: Pair) -> (B::Tensor, B::Tensor) {
-        let bias = pair.bias.expect("a layer norm");
-        self.backend.norm(x, self.param(pair.weight), self.param(bias), self.config.norm_epsilon)
+        let (b, gain, eps) = (&self.backend, self.param(pair.weight), self.config.norm_epsilon);
+        match (self.config.norm, pair.bias) {
+            (Norm::Layer, Some(bias)) => b.norm(x, gain, self.param(bias), eps),
+            (Norm::Layer, None) => unreachable!("a layer norm has a bias"),
+            (Norm::Rms, _) => b.rms_norm(x, gain, eps),
+        }
+    }
+
+    /// What every row's queries and keys turn by, where they do.
+    pub(super) fn table(&self, batch: &Batch) -> Option<B::Tensor> {
+        let rope = self.rope.as_ref()?;
+        Some(self.upload_table(batch.rows(), rope, rope.tables(&batch.segments)))
+    }
+
+    /// A table of turns in the memory of the backend.
+    pub(super) fn upload_table(&self, rows: usize, rope: &Rope, table: Vec<f32>) -> B::Tensor {
+        self.backend.upload(rows, rope.rotary(), table).expect("as many numbers as rows and columns")
     }
 }
 

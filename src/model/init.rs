@@ -64,6 +64,12 @@ fn normal(rng: &mut ChaCha20Rng, std: f64, out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::layout::Pair;
+    use crate::ops::Parts;
+
+    fn fused<const N: usize>(pairs: Parts<Pair, N>) -> Pair {
+        *pairs.iter().next().unwrap()
+    }
 
     fn moments(x: &[f32]) -> (f64, f64) {
         let n = x.len() as f64;
@@ -79,8 +85,8 @@ mod tests {
         // 4096 to 16384 scalars: the standard deviation is known to about 1.1 %.
         for (id, std) in [
             (w.layout.tokens, 0.02),
-            (ids.qkv[0].weight, 0.02),
-            (ids.mlp_in[0].weight, 0.02),
+            (fused(ids.qkv).weight, 0.02),
+            (fused(ids.mlp_in).weight, 0.02),
             (ids.attn_out.weight, 0.01),
             (ids.mlp_out.weight, 0.01),
         ] {
@@ -88,7 +94,7 @@ mod tests {
             assert!((found / std - 1.0).abs() < 0.04 && mean.abs() < 0.05 * std, "{id:?}: {mean} {found}");
         }
         assert!(w.get(ids.norm_1.weight).iter().all(|&x| x == 1.0) && w.get(w.layout.norm_f.weight).iter().all(|&x| x == 1.0));
-        for pair in [ids.norm_1, ids.qkv[0], ids.attn_out, ids.mlp_in[0], ids.mlp_out, w.layout.norm_f] {
+        for pair in [ids.norm_1, fused(ids.qkv), ids.attn_out, fused(ids.mlp_in), ids.mlp_out, w.layout.norm_f] {
             assert!(w.get(pair.bias.unwrap()).iter().all(|&x| x == 0.0));
         }
     }
@@ -109,6 +115,6 @@ mod tests {
         assert_eq!(hash(1), hash(1));
         assert_ne!(hash(1), hash(2));
         let w = random(Preset::Tiny.config(), 1).unwrap();
-        assert_ne!(w.get(w.layout.blocks[0].qkv[0].weight)[..8], w.get(w.layout.blocks[1].qkv[0].weight)[..8]);
+        assert_ne!(w.get(fused(w.layout.blocks[0].qkv).weight)[..8], w.get(fused(w.layout.blocks[1].qkv).weight)[..8]);
     }
 }

@@ -3,7 +3,8 @@
 //! A parameter has one [`ParamId`] however often the decoder uses it: with tied weights the output head *is* the token
 //! embedding. Everything that touches parameters (sinks, groups, optimizers, checkpoints) speaks of ids.
 
-use super::config::Config;
+use super::config::{Config, Mlp, Qkv as Storage};
+use crate::ops::{GateUp, Parts, Qkv};
 use std::collections::HashMap;
 
 /// Index of a parameter in its [`Layout`].
@@ -40,6 +41,10 @@ pub enum Module {
     Key,
     /// Values alone.
     Value,
+    /// Norm of every head of queries.
+    QueryNorm,
+    /// Norm of every head of keys.
+    KeyNorm,
     /// From the heads back to the residual stream.
     AttentionOut,
     /// Norm before the MLP.
@@ -62,12 +67,14 @@ impl Module {
     /// Those that a decoder has once.
     pub const ONCE: [Self; 5] = [Self::Tokens, Self::Positions, Self::EmbeddingNorm, Self::FinalNorm, Self::Head];
     /// Those that every block has.
-    pub const BLOCK: [Self; 11] = [
+    pub const BLOCK: [Self; 13] = [
         Self::Norm1,
         Self::Qkv,
         Self::Query,
         Self::Key,
         Self::Value,
+        Self::QueryNorm,
+        Self::KeyNorm,
         Self::AttentionOut,
         Self::Norm2,
         Self::MlpIn,
@@ -129,18 +136,20 @@ impl Pair {
 }
 
 /// The parameters of one block.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct BlockIds {
     /// Norm before attention.
     pub norm_1: Pair,
     /// Queries, keys and values: one layer, or one each.
-    pub qkv: Vec<Pair>,
+    pub qkv: Qkv<Pair>,
+    /// The gains of the norms of queries and keys, where there are such norms.
+    pub head_norms: Option<[ParamId; 2]>,
     /// From the heads back to the residual stream.
     pub attn_out: Pair,
     /// Norm before the MLP.
     pub norm_2: Pair,
     /// Into the hidden width: one layer, or gate and up.
-    pub mlp_in: Vec<Pair>,
+    pub mlp_in: GateUp<Pair>,
     /// From the hidden width back to the residual stream.
     pub mlp_out: Pair,
 }
@@ -192,19 +201,29 @@ impl Layout {
 
         let find = |module: Module, place: Place| found.get(&(module, place)).copied();
         let must = |module: Module, place: Place| find(module, place).expect("a family names every module of its configs");
-        let several = |modules: &[Module], place: Place| -> Vec<Pair> {
-            modules.iter().filter_map(|&m| find(m, place)).collect()
-        };
         let tokens = must(Module::Tokens, Place::Embedding).weight;
         let blocks = (0..config.layers)
             .map(|l| {
                 let place = Place::Block(l);
                 BlockIds {
                     norm_1: must(Module::Norm1, place),
-                    qkv: several(&[Module::Qkv, Module::Query, Module::Key, Module::Value], place),
+                    qkv: match config.qkv {
+                        Storage::Split => {
+                            Parts::Split([Module::Query, Module::Key, Module::Value].map(|m| must(m, place)))
+                        }
+                        Storage::Fused | Storage::PerHead => Parts::Fused(must(Module::Qkv, place)),
+                    },
+                    head_norms: config
+                        .head_norm
+                        .then(|| [Module::QueryNorm, Module::KeyNorm].map(|m| must(m, place).weight)),
                     attn_out: must(Module::AttentionOut, place),
                     norm_2: must(Module::Norm2, place),
-                    mlp_in: several(&[Module::MlpIn, Module::Gate, Module::Up], place),
+                    mlp_in: match config.mlp {
+                        Mlp::Gated { fused: false, .. } => {
+                            Parts::Split([Module::Gate, Module::Up].map(|m| must(m, place)))
+                        }
+                        Mlp::Gated { fused: true, .. } | Mlp::Plain(_) => Parts::Fused(must(Module::MlpIn, place)),
+                    },
                     mlp_out: must(Module::MlpOut, place),
                 }
             })

@@ -1,6 +1,6 @@
 //! Plain training on dense gradients, with nothing private about it: how the embedded model is made, and how the world is tried out.
 
-use crate::backend::{Backend, Cpu};
+use crate::backend::{Cpu, Memory};
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::Sum;

@@ -137,7 +137,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         }
         let layout = held.decoder().layout.clone();
         let (b, params) = held.parts();
-        let weights = params.iter_mut().map(|w| on_host(b, w)).collect::<Result<Vec<_>>>()?;
+        let weights = params.iter_mut().map(|w| on_host(b, b.master(w))).collect::<Result<Vec<_>>>()?;
         let moments = match updates.has_moments() {
             true => {
                 updates.all_moments().map(|(m, v)| Ok((on_host(b, m)?, on_host(b, v)?))).collect::<Result<Vec<_>>>()?

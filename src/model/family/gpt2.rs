@@ -3,7 +3,7 @@
 use super::keys::{Keys, MAX_LAYERS, MAX_SIZE};
 use super::{Family, FamilyRef, Names};
 use crate::error::{Error, Result};
-use crate::model::config::{Activation, Biases, Config, Mlp, Norm, Position, Qkv, Side};
+use crate::model::config::{Activation, Biases, Config, Mlp, Norm, Order, Position, Qkv};
 use crate::model::layout::Module;
 use serde_json::{Map, Value, json};
 
@@ -66,8 +66,9 @@ impl Family for Gpt2 {
 
     fn write(&self, config: &Config) -> Map<String, Value> {
         let activation = match config.mlp.activation() {
+            Activation::GeluTanh => "gelu_new",
             Activation::GeluErf => "gelu",
-            _ => "gelu_new",
+            Activation::Silu => "silu",
         };
         let inner = if config.inner == 4 * config.width { Value::Null } else { json!(config.inner) };
         let value = json!({
@@ -144,8 +145,9 @@ pub fn shape(layers: usize, heads: usize, width: usize) -> Config {
         qkv: Qkv::Fused,
         mlp: Mlp::Plain(Activation::GeluTanh),
         biases: Biases::ALL,
-        linear_rows: Side::Input,
+        order: Order::InOut,
         embedding_norm: false,
+        head_norm: false,
         tied: true,
         scale_by_width: true,
         scale_by_layer: false,
@@ -223,7 +225,7 @@ mod tests {
             assert!(error.contains(says), "{key}: {error}");
         }
         let other = read(r#"{"model_type":"mamba"}"#).unwrap_err().to_string();
-        assert!(other.contains("\"mamba\"") && other.contains("gpt2"), "{other}");
+        assert!(other.contains("\"mamba\"") && other.contains("gpt2, llama, mistral, qwen2, qwen3, bloom, phi3 can"), "{other}");
         let heads = read(r#"{"model_type":"gpt2","n_head":5}"#).unwrap_err().to_string();
         assert!(heads.contains("768 is not a multiple of n_head 5"), "{heads}");
         let huge = r#"{"model_type":"gpt2","n_embd":16777216,"n_head":1,"n_layer":4096,"n_inner":16777216}"#;

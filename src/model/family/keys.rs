@@ -155,10 +155,11 @@ impl Keys<'_> {
         match self.string(key)?.unwrap_or(default) {
             "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" | "gelu_accurate" => Ok(Activation::GeluTanh),
             "gelu" | "gelu_python" => Ok(Activation::GeluErf),
+            "silu" | "swish" => Ok(Activation::Silu),
             other => {
                 let what = format!(
                     "{key} \"{}\" is not supported: gelu_new, gelu_pytorch_tanh, gelu_fast, \
-                     gelu_accurate (tanh) and gelu, gelu_python (erf) are",
+                     gelu_accurate (tanh), gelu, gelu_python (erf) and silu, swish are",
                     quoted(other)
                 );
                 Err(Error::file(self.path, what))

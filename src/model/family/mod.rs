@@ -4,9 +4,16 @@
 //! Every key of a `config.json` that changes the numbers is honoured or refused by name; the others are ignored. A missing key means
 //! what it means to transformers.
 
+mod bloom;
 mod gpt2;
 mod keys;
+mod llama;
+mod mistral;
+mod phi3;
 mod preset;
+mod qwen2;
+mod qwen3;
+mod rope;
 
 pub use preset::Preset;
 
@@ -63,7 +70,8 @@ pub struct Names {
 }
 
 /// All that can be read. The order is that of messages.
-static FAMILIES: [&dyn Family; 1] = [&gpt2::Gpt2];
+static FAMILIES: [&dyn Family; 7] =
+    [&gpt2::Gpt2, &llama::Llama, &mistral::Mistral, &qwen2::Qwen2, &qwen3::Qwen3, &bloom::Bloom, &phi3::Phi3];
 
 /// The family that a decoder belongs to.
 #[derive(Clone, Copy)]
