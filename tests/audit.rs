@@ -1,4 +1,5 @@
 //! Audits of real decoders: scores by brute force, small worlds with known answers, and the program.
+#![cfg(feature = "cli")]
 
 mod common;
 mod io_support;

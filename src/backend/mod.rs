@@ -10,6 +10,7 @@
 
 mod compute;
 pub mod cpu;
+pub mod device;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod memory;
@@ -18,6 +19,7 @@ mod updates;
 
 pub use compute::Compute;
 pub use cpu::Cpu;
+pub use device::{Device, Job};
 #[cfg(feature = "gpu")]
 pub use gpu::Gpu;
 pub use memory::Memory;

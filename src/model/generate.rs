@@ -63,9 +63,8 @@ impl<B: Backend> Decoder<B> {
         let table = self.rope.as_ref().map(turns);
         let mut x = self.embed(ids, &positions).0;
         for (l, (keys, values)) in cache.blocks.iter_mut().enumerate() {
-            let attend = |qkv: Qkv<&B::Tensor>| {
-                (b.attention_cached(qkv, keys, values, past, &self.config.attention(l)), None)
-            };
+            let attend =
+                |qkv: Qkv<&B::Tensor>| (b.attention_cached(qkv, keys, values, past, &self.config.attention(l)), None);
             x = self.block(l, x, &table, |_| false, attend).0;
         }
         cache.text.extend_from_slice(ids);
@@ -89,10 +88,10 @@ impl Sampling {
     /// Refuse what has no meaning.
     pub fn check(&self) -> Result<()> {
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return Err(Error::usage(format!("--temperature {} is not a number from 0 up", self.temperature)));
+            return Err(Error::usage(format!("`temperature` {} is not a number from 0 up", self.temperature)));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(Error::usage(format!("--top-p {} is not a probability in (0, 1]", self.top_p)));
+            return Err(Error::usage(format!("`top_p` {} is not a probability in (0, 1]", self.top_p)));
         }
         Ok(())
     }

@@ -93,7 +93,10 @@ mod tests {
             let (mean, found) = moments(w.get(id));
             assert!((found / std - 1.0).abs() < 0.04 && mean.abs() < 0.05 * std, "{id:?}: {mean} {found}");
         }
-        assert!(w.get(ids.norm_1.weight).iter().all(|&x| x == 1.0) && w.get(w.layout.norm_f.weight).iter().all(|&x| x == 1.0));
+        assert!(
+            w.get(ids.norm_1.weight).iter().all(|&x| x == 1.0)
+                && w.get(w.layout.norm_f.weight).iter().all(|&x| x == 1.0)
+        );
         for pair in [ids.norm_1, fused(ids.qkv), ids.attn_out, fused(ids.mlp_in), ids.mlp_out, w.layout.norm_f] {
             assert!(w.get(pair.bias.unwrap()).iter().all(|&x| x == 0.0));
         }

@@ -200,7 +200,8 @@ impl Layout {
         add(Module::Head, names.head.into(), Place::Top);
 
         let find = |module: Module, place: Place| found.get(&(module, place)).copied();
-        let must = |module: Module, place: Place| find(module, place).expect("a family names every module of its configs");
+        let must =
+            |module: Module, place: Place| find(module, place).expect("a family names every module of its configs");
         let tokens = must(Module::Tokens, Place::Embedding).weight;
         let blocks = (0..config.layers)
             .map(|l| {

@@ -22,7 +22,17 @@ use std::path::Path;
 
 fn small() -> Config {
     let (heads, kv_heads, head_width) = (2, 2, 4);
-    Config { vocab: 23, positions: 16, width: 8, layers: 2, heads, kv_heads, head_width, inner: 16, ..Preset::Tiny.config() }
+    Config {
+        vocab: 23,
+        positions: 16,
+        width: 8,
+        layers: 2,
+        heads,
+        kv_heads,
+        head_width,
+        inner: 16,
+        ..Preset::Tiny.config()
+    }
 }
 
 fn model() -> Weights {

@@ -3,9 +3,7 @@
 use crate::{compare, gpus};
 use ferret::backend::{Backend, Cpu, Gpu, Memory};
 use ferret::grad::{ClipFunction, Clipping, Dense, GroupDirection, GroupDot, Norms, PerSample, Style, Sum};
-use ferret::model::{
-    Activation, Batch, Decoder, Layout, Mlp, ParamId, Reduction, Weights, checkpoint,
-};
+use ferret::model::{Activation, Batch, Decoder, Layout, Mlp, ParamId, Reduction, Weights, checkpoint};
 use ferret::rng::{Direction, DirectionStream};
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};

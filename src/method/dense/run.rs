@@ -265,7 +265,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
             gradient.zip(private).open(&Opening::non_private("the mean gradient, as it is or compressed"));
         if let Some(loss) = private.loss.filter(|l| !l.is_finite()) {
             return Err(Error::Diverged(format!(
-                "the loss is {loss} at step {step}: the run has diverged; lower --learning-rate"
+                "the loss is {loss} at step {step}: the run has diverged; lower `learning_rate`"
             )));
         }
         let address = |i| Address { seed: self.settings.seed, step, tensor: i as u32 };

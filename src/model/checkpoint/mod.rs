@@ -7,7 +7,7 @@ mod unused;
 use self::safetensors::{File, to_f32};
 use super::config::Config;
 use super::embedded;
-use super::family::{self, Parsed};
+use super::family::{self, Parsed, Preset};
 use super::hub::{self, Need};
 use super::layout::{Layout, ParamSpec};
 use super::weights::Weights;
@@ -75,8 +75,16 @@ pub fn load(path_or_name: &str) -> Result<Checkpoint> {
     load_folder(&hub::locate(path_or_name, Need::Everything)?)
 }
 
-/// Read the config of a folder, or of a hub name.
+/// Before the name of a shape that no checkpoint is needed for.
+const PRESET: &str = "preset:";
+
+/// Read the config of a folder, of a hub name, or of a shape by name (`preset:tinyllama-1.1b`).
 pub fn read_config(path_or_name: &str) -> Result<Config> {
+    if let Some(name) = path_or_name.strip_prefix(PRESET) {
+        let known = || Preset::all().map(Preset::name).collect::<Vec<_>>().join(", ");
+        let unknown = || Error::usage(format!("{path_or_name}: there is no such preset; there are {}", known()));
+        return Preset::find(name).map(Preset::config).ok_or_else(unknown);
+    }
     let folder = hub::locate(path_or_name, Need::Config)?;
     Ok(config_of(&folder)?.0.config)
 }
@@ -147,8 +155,8 @@ fn in_memory(config: &Config, spec: &ParamSpec, file: Vec<f32>) -> Vec<f32> {
     order.iter().flat_map(|&row| &file[row * width..(row + 1) * width]).copied().collect()
 }
 
-/// A tensor's rows as a file has them, from those in memory.
-fn in_file<'a>(config: &Config, spec: &ParamSpec, memory: &'a [f32]) -> Cow<'a, [f32]> {
+/// A tensor's rows as a file has them, from those in memory: weights, or a gradient in their shape.
+pub fn in_file<'a>(config: &Config, spec: &ParamSpec, memory: &'a [f32]) -> Cow<'a, [f32]> {
     let Some(order) = config.family.row_order(config, spec) else { return Cow::Borrowed(memory) };
     let width = memory.len() / order.len();
     let mut file = vec![0.0; memory.len()];
@@ -330,7 +338,9 @@ pub fn save(dir: &Path, weights: &Weights, options: &SaveOptions) -> Result<()> 
             .specs()
             .iter()
             .zip(&weights.tensors)
-            .map(|(s, t)| (family.file_name(&s.name, options.prefixed), s.shape.clone(), in_file(&weights.config, s, t)))
+            .map(|(s, t)| {
+                (family.file_name(&s.name, options.prefixed), s.shape.clone(), in_file(&weights.config, s, t))
+            })
             .collect();
         if family.sorts_files() {
             tensors.sort_by(|a, b| a.0.cmp(&b.0));
@@ -392,5 +402,5 @@ pub fn tensors_sha256(weights: &Weights) -> String {
             Ok(())
         });
     }
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    crate::hash::finish(hash)
 }

@@ -4,7 +4,7 @@
 use super::keys::{Keys, MAX_LAYERS, MAX_SIZE};
 use super::{Family, FamilyRef, Names};
 use crate::error::{Error, Result};
-use crate::model::config::{Activation, Biases, Config, Mlp, Norm, Position, Qkv, Order};
+use crate::model::config::{Activation, Biases, Config, Mlp, Norm, Order, Position, Qkv};
 use crate::model::layout::{Module, ParamSpec};
 use serde_json::{Map, Value, json};
 

@@ -225,7 +225,10 @@ mod tests {
             assert!(error.contains(says), "{key}: {error}");
         }
         let other = read(r#"{"model_type":"mamba"}"#).unwrap_err().to_string();
-        assert!(other.contains("\"mamba\"") && other.contains("gpt2, llama, mistral, qwen2, qwen3, bloom, phi3 can"), "{other}");
+        assert!(
+            other.contains("\"mamba\"") && other.contains("gpt2, llama, mistral, qwen2, qwen3, bloom, phi3 can"),
+            "{other}"
+        );
         let heads = read(r#"{"model_type":"gpt2","n_head":5}"#).unwrap_err().to_string();
         assert!(heads.contains("768 is not a multiple of n_head 5"), "{heads}");
         let huge = r#"{"model_type":"gpt2","n_embd":16777216,"n_head":1,"n_layer":4096,"n_inner":16777216}"#;

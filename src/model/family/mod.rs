@@ -174,7 +174,8 @@ fn find(keys: &Keys) -> Result<&'static dyn Family> {
     let known = || FAMILIES.iter().map(|f| f.model_type()).collect::<Vec<_>>().join(", ");
     match keys.string("model_type")? {
         Some(name) => FAMILIES.iter().find(|f| f.model_type() == name).copied().ok_or_else(|| {
-            let what = format!("model_type is \"{}\", which cannot be loaded: {} can", crate::error::quoted(name), known());
+            let what =
+                format!("model_type is \"{}\", which cannot be loaded: {} can", crate::error::quoted(name), known());
             Error::file(keys.path, what)
         }),
         None => {

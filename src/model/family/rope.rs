@@ -13,7 +13,8 @@ pub fn read(keys: &Keys, head_width: usize, positions: usize, default_theta: f64
         (None, Some(Value::Object(o))) => ("rope_scaling", o),
         (None, None) => ("rope_scaling", &nothing),
         _ => {
-            let what = "rope_scaling or rope_parameters is no JSON object, and one that names the rope_type is expected";
+            let what =
+                "rope_scaling or rope_parameters is no JSON object, and one that names the rope_type is expected";
             return Err(Error::file(keys.path, what));
         }
     };
@@ -69,7 +70,9 @@ fn long_rope(keys: &Keys, own: &Keys, name: &str, width: usize, positions: usize
     let list = |key: &str| -> Result<Vec<f64>> {
         let values = own.get(key).and_then(Value::as_array).map(|a| a.iter().map(Value::as_f64).collect());
         match values {
-            Some(Some(values)) if Vec::len(&values) == width / 2 && values.iter().all(|x| *x > 0.0 && x.is_finite()) => {
+            Some(Some(values))
+                if Vec::len(&values) == width / 2 && values.iter().all(|x| *x > 0.0 && x.is_finite()) =>
+            {
                 Ok(values)
             }
             _ => {

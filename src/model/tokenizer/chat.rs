@@ -71,9 +71,12 @@ impl ChatTemplate {
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", tojson);
         environment.add_function("strftime_now", strftime_now);
-        environment.add_function("raise_exception", |message: String| -> std::result::Result<String, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
-        });
+        environment.add_function(
+            "raise_exception",
+            |message: String| -> std::result::Result<String, minijinja::Error> {
+                Err(minijinja::Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
+            },
+        );
         let environment = match environment.add_template_owned("chat", unmarked(&source)) {
             Ok(()) => Ok(environment),
             Err(e) => Err(format!("it cannot be read: {}, line {}", e.kind(), e.line().unwrap_or(0))),
@@ -102,7 +105,10 @@ impl ChatTemplate {
 
     /// The text of a conversation, and which bytes of it are the assistant's: each turn from where its prompt ends, with what ends the
     /// turn, without the blanks after that.
-    pub fn conversation(&self, messages: &[Message]) -> std::result::Result<(String, Vec<std::ops::Range<usize>>), String> {
+    pub fn conversation(
+        &self,
+        messages: &[Message],
+    ) -> std::result::Result<(String, Vec<std::ops::Range<usize>>), String> {
         let whole = self.render(messages, false)?;
         let mut spans = Vec::new();
         for (i, _) in messages.iter().enumerate().filter(|(_, m)| m.role == "assistant") {
@@ -202,9 +208,15 @@ impl Formatter for Spaced {
 /// The parts of a date that templates ask for, on [`TODAY`]; others stay as they are.
 fn strftime_now(format: String) -> String {
     let (year, month, day) = TODAY;
-    [("%d", format!("{day:02}")), ("%Y", year.to_string()), ("%B", month.into()), ("%b", month[..3].into()), ("%m", "07".into())]
-        .iter()
-        .fold(format, |text, (part, value)| text.replace(part, value))
+    [
+        ("%d", format!("{day:02}")),
+        ("%Y", year.to_string()),
+        ("%B", month.into()),
+        ("%b", month[..3].into()),
+        ("%m", "07".into()),
+    ]
+    .iter()
+    .fold(format, |text, (part, value)| text.replace(part, value))
 }
 
 #[cfg(test)]
@@ -260,8 +272,15 @@ mod tests {
         assert_eq!(render("{{ [1, 'x'] | tojson(indent=2) }}").unwrap(), "[\n  1,\n  \"x\"\n]");
         assert_eq!(render("{{ strftime_now('%d %b %Y') }}").unwrap(), "26 Jul 2024");
         assert_eq!(render("{%- generation -%} x {%- endgeneration %}").unwrap(), "x");
-        assert_eq!(render("{% for m in messages %}\n    {% if true %}\n{{ m.role.upper() }}\n    {% endif %}\n{% endfor %}").unwrap(), "USER\n");
-        assert_eq!(render("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}").unwrap(), "1");
+        assert_eq!(
+            render("{% for m in messages %}\n    {% if true %}\n{{ m.role.upper() }}\n    {% endif %}\n{% endfor %}")
+                .unwrap(),
+            "USER\n"
+        );
+        assert_eq!(
+            render("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}").unwrap(),
+            "1"
+        );
     }
 
     #[test]
