@@ -1,6 +1,7 @@
 //! `ferret plan`: what a run will release and spend, before any record is touched.
 
 mod best;
+mod headroom;
 
 use super::common::{grouping, progress, working};
 use crate::error::{Error, Result};
@@ -57,7 +58,7 @@ pub struct Args {
     /// Passes over the records
     #[arg(long, value_name = "N")]
     epochs: u64,
-    /// Take the groups from this model: a folder in the Hugging Face layout, or a hub name
+    /// Take the groups from this model: a folder in the Hugging Face layout, a hub name, or preset:NAME for a shape by name
     #[arg(long, value_name = "FOLDER|NAME", conflicts_with = "group_count")]
     model: Option<String>,
     /// Number of groups G, instead of a model
@@ -131,10 +132,20 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     let groups = group_count(args, method)?;
     let request = Request { epsilon, groups, records: args.records, batch, epochs: args.epochs };
     let plan = Plan::by(args.accounting, request)?;
+    let headroom = match &args.model {
+        None => None,
+        Some(model) => {
+            let layout = Layout::new(&checkpoint::read_config(model)?);
+            Some(headroom::rows(&layout, args.accounting, request)?)
+        }
+    };
     let offers = offers(args.accounting, request, args.delta, args.quiet)?;
     if args.json {
         let mut out = serde_json::to_value(plan).map_err(|e| Error::Usage(e.to_string()))?;
         out["would_buy"] = json!(offers);
+        if let Some(rows) = &headroom {
+            out["headroom"] = json!(rows);
+        }
         return fsio::print(&format!("{out}\n"));
     }
     let mut text =
@@ -208,6 +219,9 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
             up(p.delta_zero, 3),
             up(p.advantage_bound, 3)
         );
+    }
+    if let Some(rows) = &headroom {
+        text += &headroom::text(rows, epsilon);
     }
     fsio::print(&text)
 }
