@@ -1,4 +1,5 @@
 //! A FERRET run is its transcript: replay against brute force, and the verbs `replay` and `verify`.
+#![cfg(feature = "cli")]
 
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::transcript::on_grid;

@@ -144,7 +144,8 @@ impl Parts {
     ) -> Found {
         let h = self.parts[0].0.step;
         // Places beyond this are not whole numbers of f64 any more, and no epsilon there means anything.
-        if !((window.range.0.abs() + window.range.1.abs()) / h < 1e15) {
+        let farthest = (window.range.0.abs() + window.range.1.abs()) / h;
+        if farthest > 1e15 || farthest.is_nan() {
             return Found::Above;
         }
         let first = (window.range.0 / h).floor() as i64;

@@ -39,7 +39,8 @@ pub const AUDITED: &str = "An audit was run (--audit): the files in audit/ are c
                     and are covered by no promise made here. Keep that folder as secret as the records; publish the model without it.";
 
 /// How batches are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Sampler {
     /// Every record with probability s, independently.

@@ -8,12 +8,12 @@ use crate::optim::{Hyper, Schedule, Silent, Updates};
 use crate::privacy::mi::Accounting;
 use crate::privacy::statement::Sampler;
 use crate::rng::{Direction, Mask, count_fires, plan_fires};
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::f64::consts::LN_2;
 
 /// How releases reach the weights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Route {
     /// As gradients of AdamW: the paper's set-up.
@@ -41,7 +41,8 @@ impl Route {
 }
 
 /// How the fires are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum MaskKind {
     /// Every (step, group) by itself with probability p.
@@ -52,7 +53,8 @@ pub enum MaskKind {
 }
 
 /// What a fired group sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Payload {
     /// Its release times the direction.
@@ -84,7 +86,8 @@ pub enum Release {
 }
 
 /// What has a batch of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum BatchPer {
     /// Every step.
@@ -95,7 +98,8 @@ pub enum BatchPer {
 }
 
 /// How the inner product of gradient and direction is computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// Backward down to the lowest fired block.

@@ -41,8 +41,8 @@ pub(super) fn is_capacity(flip: f64, k: u32) -> bool {
 /// Whether the likelihood ratios of k bits leave f64; then the clean bits' charge is as good.
 fn beyond_floats(flip: f64, k: u32) -> bool {
     let ln_odds = (-flip).ln_1p() - flip.ln();
-    // Not a number, or infinite, is beyond as well.
-    !(f64::from(k) * ln_odds <= 300.0)
+    let largest = f64::from(k) * ln_odds;
+    largest > 300.0 || largest.is_nan()
 }
 
 /// P(+) is f, or f + d with d = s (1-2f): the two divergences from r = f + w d, at the w where they are equal. Any w is a certificate.
