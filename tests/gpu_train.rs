@@ -8,7 +8,7 @@
 mod common;
 
 use common::Random;
-use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory};
+use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
 use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy, State, Variant};

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::checkpoint::{self, Dtype, SaveOptions};
 use crate::model::config::Config;
-use crate::model::family::gpt2;
+use crate::model::family;
 use crate::model::init::{self, Preset};
 use crate::model::tokenizer::Tokenizer;
 use serde_json::json;
@@ -50,7 +50,7 @@ pub fn run(args: Args) -> Result<()> {
         (Some(preset), _) => (preset.config(), None),
         (None, Some(path)) => {
             let text = fsio::read_text(path)?;
-            (gpt2::parse(&text, path)?.config, Some(text))
+            (family::parse(&text, path)?.config, Some(text))
         }
         (None, None) => return Err(Error::usage("give --preset or --config")),
     };

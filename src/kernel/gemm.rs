@@ -119,7 +119,7 @@ fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: A
 }
 
 /// `C <- A B + onto` where B's rows are runs: they are added up in long vectors, block by block of k.
-fn by_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: ArrayViewMut2<F>) {
+pub(super) fn by_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: ArrayViewMut2<F>) {
     let (a, mut sums) = (a.as_standard_layout(), vec![F::zero(); b.ncols()]);
     for (a, mut c) in a.rows().into_iter().zip(c.rows_mut()) {
         let (a, c) = (a.to_slice().expect("standard layout"), c.as_slice_mut().expect("adjacent columns"));

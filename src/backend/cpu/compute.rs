@@ -1,6 +1,6 @@
 //! [`Compute`] on the CPU.
 
-use super::{Cpu, Tensor};
+use super::{Cpu, Tensor, Weight};
 use crate::backend::{Compute, Memory};
 use crate::kernel::{Onto, Real, elementwise, matmul};
 use crate::ops::{
@@ -12,29 +12,36 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 impl<F: Real> Compute for Cpu<F> {
-    fn embed(&self, ids: &[u32], tokens: &Tensor<F>, learned: Option<(&[u32], &Tensor<F>)>) -> Tensor<F> {
-        let mut x = self.empty(ids.len(), tokens.array.ncols());
-        embedding::forward(ids, tokens.view(), learned.map(|(at, table)| (at, table.view())), x.view_mut());
+    fn embed(&self, ids: &[u32], tokens: &Weight<F>, learned: Option<(&[u32], &Weight<F>)>) -> Tensor<F> {
+        let mut x = self.empty(ids.len(), tokens.dim().1);
+        embedding::forward(
+            ids,
+            |id, row| tokens.row(id as usize, row),
+            learned.map(|(positions, table)| (positions, |at: u32, row: &mut [F]| table.row(at as usize, row))),
+            x.view_mut(),
+        );
         x
     }
 
-    fn norm(&self, x: &Tensor<F>, gain: &Tensor<F>, bias: &Tensor<F>, eps: f64) -> (Tensor<F>, Tensor<F>) {
+    fn norm(&self, x: &Tensor<F>, gain: &Weight<F>, bias: &Weight<F>, eps: f64) -> (Tensor<F>, Tensor<F>) {
         let (n, c) = x.array.dim();
         let (mut y, mut stats) = (self.empty(n, c), self.empty(n, 2));
-        norm::forward(x.view(), gain.as_slice(), bias.as_slice(), eps, y.view_mut(), stats.view_mut());
+        norm::forward(x.view(), &gain.values(), &bias.values(), eps, y.view_mut(), stats.view_mut());
         (y, stats)
     }
 
-    fn rms_norm(&self, x: &Tensor<F>, gain: &Tensor<F>, eps: f64) -> (Tensor<F>, Tensor<F>) {
+    fn rms_norm(&self, x: &Tensor<F>, gain: &Weight<F>, eps: f64) -> (Tensor<F>, Tensor<F>) {
         let (n, c) = x.array.dim();
-        let (mut y, mut stats) = (self.empty(n, c), self.empty(n, rms_norm::groups(c, gain.array.ncols())));
-        rms_norm::forward(x.view(), gain.as_slice(), eps, y.view_mut(), stats.view_mut());
+        let (mut y, mut stats) = (self.empty(n, c), self.empty(n, rms_norm::groups(c, gain.dim().1)));
+        rms_norm::forward(x.view(), &gain.values(), eps, y.view_mut(), stats.view_mut());
         (y, stats)
     }
 
-    fn linear(&self, x: &Tensor<F>, w: &Tensor<F>, order: Order, bias: Option<&Tensor<F>>) -> Tensor<F> {
-        let mut y = self.empty(x.array.nrows(), order.sizes(w.array.dim()).1);
-        linear::forward(x.view(), w.view(), order, bias.map(|b| b.as_slice()), y.view_mut());
+    fn linear(&self, x: &Tensor<F>, w: &Weight<F>, order: Order, bias: Option<&Weight<F>>) -> Tensor<F> {
+        let mut y = self.empty(x.array.nrows(), order.sizes(w.dim()).1);
+        let bias = bias.map(|bias| bias.values());
+        let onto = bias.as_ref().map_or(Onto::Zero, |bias| Onto::Row(bias));
+        w.product(x.view(), order == Order::OutIn, onto, y.view_mut());
         y
     }
 
@@ -67,10 +74,8 @@ impl<F: Real> Compute for Cpu<F> {
         residual::add(x.view_mut(), branch.view());
     }
 
-    fn head(&self, h: &Tensor<F>, w: &Tensor<F>) -> Tensor<F> {
-        let mut logits = self.empty(h.array.nrows(), w.array.nrows());
-        matmul(h.view(), w.array.t(), Onto::Zero, logits.view_mut());
-        logits
+    fn head(&self, h: &Tensor<F>, w: &Weight<F>) -> Tensor<F> {
+        self.linear(h, w, Order::OutIn, None)
     }
 
     fn cross_entropy(&self, logits: &Tensor<F>, targets: &[u32], losses: &mut Tensor<F>, first: usize) {
@@ -91,19 +96,19 @@ impl<F: Real> Compute for Cpu<F> {
         cross_entropy::forward_backward(logits.view_mut(), targets, &weights, losses);
     }
 
-    fn head_input(&self, dlogits: &Tensor<F>, w: &Tensor<F>, dh: &mut Tensor<F>, first: usize) {
+    fn head_input(&self, dlogits: &Tensor<F>, w: &Weight<F>, dh: &mut Tensor<F>, first: usize) {
         let rows = first..first + dlogits.array.nrows();
-        matmul(dlogits.view(), w.view(), Onto::Zero, dh.array.slice_mut(s![rows, ..]));
+        w.product(dlogits.view(), false, Onto::Zero, dh.array.slice_mut(s![rows, ..]));
     }
 
-    fn linear_input(&self, dy: &Tensor<F>, w: &Tensor<F>, order: Order) -> Tensor<F> {
-        let mut dx = self.empty(dy.array.nrows(), order.sizes(w.array.dim()).0);
-        linear::backward_input(dy.view(), w.view(), order, false, dx.view_mut());
+    fn linear_input(&self, dy: &Tensor<F>, w: &Weight<F>, order: Order) -> Tensor<F> {
+        let mut dx = self.empty(dy.array.nrows(), order.sizes(w.dim()).0);
+        w.product(dy.view(), order == Order::InOut, Onto::Zero, dx.view_mut());
         dx
     }
 
-    fn add_linear_input(&self, dy: &Tensor<F>, w: &Tensor<F>, order: Order, dx: &mut Tensor<F>) {
-        linear::backward_input(dy.view(), w.view(), order, true, dx.view_mut());
+    fn add_linear_input(&self, dy: &Tensor<F>, w: &Weight<F>, order: Order, dx: &mut Tensor<F>) {
+        w.product(dy.view(), order == Order::InOut, Onto::Itself, dx.view_mut());
     }
 
     fn norm_backward(
@@ -111,11 +116,11 @@ impl<F: Real> Compute for Cpu<F> {
         dy: &mut Tensor<F>,
         x: &Tensor<F>,
         stats: &Tensor<F>,
-        gain: &Tensor<F>,
+        gain: &Weight<F>,
         dgain: bool,
         dx: &mut Tensor<F>,
     ) {
-        norm::backward(dy.view_mut(), x.view(), stats.view(), gain.as_slice(), dgain, dx.view_mut());
+        norm::backward(dy.view_mut(), x.view(), stats.view(), &gain.values(), dgain, dx.view_mut());
     }
 
     fn rms_norm_backward(
@@ -123,11 +128,11 @@ impl<F: Real> Compute for Cpu<F> {
         dy: &mut Tensor<F>,
         x: &Tensor<F>,
         stats: &Tensor<F>,
-        gain: &Tensor<F>,
+        gain: &Weight<F>,
         dgain: bool,
         dx: &mut Tensor<F>,
     ) {
-        rms_norm::backward(dy.view_mut(), x.view(), stats.view(), gain.as_slice(), dgain, dx.view_mut());
+        rms_norm::backward(dy.view_mut(), x.view(), stats.view(), &gain.values(), dgain, dx.view_mut());
     }
 
     fn fold(&self, x: &Tensor<F>, width: usize) -> Tensor<F> {
@@ -211,13 +216,13 @@ impl<F: Real> Compute for Cpu<F> {
         x: &Tensor<F>,
         x_dot: &Tensor<F>,
         stats: &Tensor<F>,
-        gain: &Tensor<F>,
+        gain: &Weight<F>,
         gain_dot: Option<&Tensor<F>>,
         bias_dot: Option<&Tensor<F>>,
     ) -> Tensor<F> {
         let mut y_dot = self.empty(x.array.nrows(), x.array.ncols());
         let (gain_dot, bias_dot) = (gain_dot.map(|t| t.as_slice()), bias_dot.map(|t| t.as_slice()));
-        norm::jvp(x.view(), x_dot.view(), stats.view(), gain.as_slice(), gain_dot, bias_dot, y_dot.view_mut());
+        norm::jvp(x.view(), x_dot.view(), stats.view(), &gain.values(), gain_dot, bias_dot, y_dot.view_mut());
         y_dot
     }
 
@@ -226,12 +231,12 @@ impl<F: Real> Compute for Cpu<F> {
         x: &Tensor<F>,
         x_dot: &Tensor<F>,
         stats: &Tensor<F>,
-        gain: &Tensor<F>,
+        gain: &Weight<F>,
         gain_dot: Option<&Tensor<F>>,
     ) -> Tensor<F> {
         let mut y_dot = self.empty(x.array.nrows(), x.array.ncols());
         let gain_dot = gain_dot.map(|t| t.as_slice());
-        rms_norm::jvp(x.view(), x_dot.view(), stats.view(), gain.as_slice(), gain_dot, y_dot.view_mut());
+        rms_norm::jvp(x.view(), x_dot.view(), stats.view(), &gain.values(), gain_dot, y_dot.view_mut());
         y_dot
     }
 

@@ -1,6 +1,6 @@
 //! [`Memory`] on the CPU.
 
-use super::{Cpu, Tensor};
+use super::{Cpu, Tensor, Weight};
 use crate::backend::Memory;
 use crate::error::{Error, Result};
 use crate::kernel::{self, Real, Stored};
@@ -11,7 +11,7 @@ use std::ops::Range;
 
 impl<F: Real> Memory for Cpu<F> {
     type Tensor = Tensor<F>;
-    type Weight = Tensor<F>;
+    type Weight = Weight<F>;
 
     fn shape(&self, x: &Tensor<F>) -> (usize, usize) {
         x.array.dim()
@@ -96,19 +96,56 @@ impl<F: Real> Memory for Cpu<F> {
         kernel::awake(ops)
     }
 
-    fn weight(&self, rows: usize, cols: usize, data: Stored) -> Result<Tensor<F>> {
-        self.upload(rows, cols, data.into_f32())
+    fn weight(&self, rows: usize, cols: usize, data: Stored) -> Result<Weight<F>> {
+        let found = data.len();
+        let narrow = match data {
+            Stored::F32(data) => return self.upload(rows, cols, data).map(Weight::Wide),
+            Stored::Bf16(data) => Array2::from_shape_vec((rows, cols), data).map(Weight::Bf16),
+            Stored::F16(data) => Array2::from_shape_vec((rows, cols), data).map(Weight::F16),
+        };
+        narrow.map_err(|_| Error::usage(format!("{found} numbers do not fill a matrix of {rows} x {cols}")))
     }
 
-    fn weight_shape(&self, w: &Tensor<F>) -> (usize, usize) {
-        self.shape(w)
+    fn weight_shape(&self, w: &Weight<F>) -> (usize, usize) {
+        w.dim()
     }
 
-    fn download_weight(&self, w: &Tensor<F>) -> Result<Vec<f32>> {
-        self.download(w)
+    fn download_weight(&self, w: &Weight<F>) -> Result<Vec<f32>> {
+        match w {
+            Weight::Wide(x) => self.download(x),
+            _ => Ok(w.values().iter().map(|x| x.f64() as f32).collect()),
+        }
     }
 
-    fn master<'a>(&self, w: &'a mut Tensor<F>) -> &'a mut Tensor<F> {
-        w
+    fn master<'a>(&self, w: &'a mut Weight<F>) -> &'a mut Tensor<F> {
+        if !matches!(w, Weight::Wide(_)) {
+            let array = Array2::from_shape_vec(w.dim(), w.values().into_owned()).expect("the length is the shape's");
+            *w = Weight::Wide(Tensor { array, pool: self.pool.clone() });
+        }
+        let Weight::Wide(x) = w else { unreachable!("it was just made one") };
+        x
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::bf16;
+
+    #[test]
+    fn a_weight_stays_as_stored_until_its_master_is_asked_for() {
+        let b = Cpu::<f32>::new();
+        let numbers = [1.5f32, -2.0, 0.25, 3.0, 0.0, -7.0];
+        let stored = Stored::Bf16(numbers.map(bf16::from_f32).to_vec());
+        assert!(b.weight(2, 2, stored.clone()).is_err());
+        let mut w = b.weight(2, 3, stored).unwrap();
+        assert_eq!((b.weight_shape(&w), w.bytes()), ((2, 3), 12));
+        assert_eq!(b.download_weight(&w).unwrap(), numbers);
+        let mut row = [0.0; 3];
+        w.row(1, &mut row);
+        assert_eq!(row, numbers[3..]);
+        b.master(&mut w).as_slice_mut()[4] = 1e-3;
+        assert_eq!((b.weight_shape(&w), w.bytes()), ((2, 3), 24));
+        assert_eq!(b.download_weight(&w).unwrap()[3..], [3.0, 1e-3, -7.0]);
     }
 }

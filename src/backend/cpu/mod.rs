@@ -4,6 +4,9 @@ mod compute;
 mod memory;
 mod sample_norms;
 mod updates;
+mod weight;
+
+pub use weight::Weight;
 
 use crate::kernel::Real;
 use crate::ops;

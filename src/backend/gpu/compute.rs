@@ -1,32 +1,15 @@
 //! [`Compute`] on the GPU: each op names its windows and its kernel.
 
-use super::attention::{self, Shape};
 use super::context::Arg;
 use super::matmul::{Factor, Target, matmul};
-use super::{Gpu, Tensor, kernels, rows};
-use crate::backend::{Compute, Memory};
-use crate::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Segments};
+use super::{Gpu, Tensor, attention, gated, kernels, norm, rows};
+use crate::backend::Compute;
+use crate::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Segments, rms_norm};
 use std::ops::Range;
 
 impl Gpu {
     fn matmul(&self, a: Factor, b: Factor, bias: Option<&Tensor>, c: Target) {
         matmul(&self.context, a, b, bias, c);
-    }
-
-    fn missing(&self, what: &str) {
-        self.context.fault.set(format!("{what} is not there on the GPU: use --device cpu"));
-    }
-
-    fn plain<'a>(&self, qkv: Qkv<&'a Tensor>, heads: &Heads) -> Option<(&'a Tensor, Shape)> {
-        match qkv {
-            Parts::Fused(x) if *heads == Heads::plain(heads.heads, heads.width, heads.scale) => {
-                Some((x, Shape { heads: heads.heads, width: heads.heads * heads.width, scale: heads.scale }))
-            }
-            _ => {
-                self.missing("attention of grouped, sloped or windowed heads");
-                None
-            }
-        }
     }
 }
 
@@ -38,6 +21,11 @@ fn weight(w: &Tensor, order: Order) -> Factor<'_> {
 /// A weight as (out, in).
 fn transposed_weight(w: &Tensor, order: Order) -> Factor<'_> {
     if order == Order::InOut { Factor::transposed(w) } else { Factor::plain(w) }
+}
+
+/// Rows of a projection.
+fn rows_of<const N: usize>(x: Parts<&Tensor, N>) -> usize {
+    x.iter().next().map_or(0, |x| x.rows)
 }
 
 impl Compute for Gpu {
@@ -52,25 +40,7 @@ impl Compute for Gpu {
 
     fn norm(&self, x: &Tensor, gain: &Tensor, bias: &Tensor, eps: f64) -> (Tensor, Tensor) {
         let (y, stats) = (self.empty(x.rows, x.cols), self.empty(x.rows, 2));
-        for rows in self.context.blocks(0..x.rows, &[x.cols]) {
-            let (from, to, stats) = (x.window(rows.clone()), y.window(rows.clone()), stats.window(rows.clone()));
-            let (gain, bias) = (gain.whole(), bias.whole());
-            let params = [
-                rows.len() as u32,
-                x.cols as u32,
-                from.line / 4,
-                (eps as f32).to_bits(),
-                from.start,
-                stats.start,
-                gain.start,
-                bias.start,
-                to.start,
-                0,
-                0,
-            ];
-            let args = [Arg::Rows(from), Arg::Rows(gain), Arg::Rows(bias), Arg::Rows(to), Arg::Rows(stats)];
-            self.context.run(&kernels::NORM, &[], &args, &params, rows.len(), 8.0 * (rows.len() * x.cols) as f64);
-        }
+        norm::layer(&self.context, x, (gain, bias), eps, &y, &stats);
         (y, stats)
     }
 
@@ -83,50 +53,67 @@ impl Compute for Gpu {
     fn attention(&self, qkv: Qkv<&Tensor>, segments: &Segments, heads: &Heads) -> (Tensor, Tensor) {
         let n = segments.rows();
         let (out, lse) = (self.empty(n, heads.heads * heads.width), self.empty(n, heads.heads));
-        if let Some((qkv, shape)) = self.plain(qkv, heads) {
-            attention::forward(&self.context, qkv, segments, shape, &out, &lse);
-        }
+        attention::forward(&self.context, qkv, segments, heads, &out, &lse);
         (out, lse)
     }
 
-    fn rope(&self, _: &mut Tensor, _: usize, _: usize, _: usize, _: &Tensor, _: bool) {
-        self.missing("rotary positions");
+    fn rope(&self, x: &mut Tensor, first: usize, heads: usize, width: usize, table: &Tensor, back: bool) {
+        gated::rope(&self.context, x, (first, heads, width), table, back);
     }
 
-    fn rms_norm(&self, x: &Tensor, _: &Tensor, _: f64) -> (Tensor, Tensor) {
-        self.missing("the root mean square norm");
-        (self.zeros(x.rows, x.cols), self.zeros(x.rows, 1))
+    fn rms_norm(&self, x: &Tensor, gain: &Tensor, eps: f64) -> (Tensor, Tensor) {
+        let (y, stats) = (self.empty(x.rows, x.cols), self.empty(x.rows, rms_norm::groups(x.cols, gain.cols)));
+        norm::rms(&self.context, x, gain, eps, &y, &stats);
+        (y, stats)
     }
 
-    fn rms_norm_backward(&self, _: &mut Tensor, _: &Tensor, _: &Tensor, _: &Tensor, _: bool, _: &mut Tensor) {
-        self.missing("the root mean square norm");
+    fn rms_norm_backward(
+        &self,
+        dy: &mut Tensor,
+        x: &Tensor,
+        stats: &Tensor,
+        gain: &Tensor,
+        dgain: bool,
+        dx: &mut Tensor,
+    ) {
+        norm::rms_backward(&self.context, dy, x, stats, gain, dgain, dx);
     }
 
-    fn rms_norm_jvp(&self, x: &Tensor, _: &Tensor, _: &Tensor, _: &Tensor, _: Option<&Tensor>) -> Tensor {
-        self.missing("the root mean square norm");
-        self.zeros(x.rows, x.cols)
+    fn rms_norm_jvp(
+        &self,
+        x: &Tensor,
+        x_dot: &Tensor,
+        stats: &Tensor,
+        gain: &Tensor,
+        gain_dot: Option<&Tensor>,
+    ) -> Tensor {
+        let y_dot = self.empty(x.rows, x.cols);
+        norm::rms_jvp(&self.context, (x, x_dot), stats, gain, gain_dot, &y_dot);
+        y_dot
     }
 
     fn fold(&self, x: &Tensor, width: usize) -> Tensor {
-        self.missing("the root mean square norm");
-        self.zeros(x.rows, width)
+        let y = self.empty(x.rows, width);
+        norm::fold(&self.context, x, &y);
+        y
     }
 
-    fn gated(&self, _: Activation, x: GateUp<&Tensor>) -> Tensor {
-        self.missing("the gated MLP");
-        match x {
-            Parts::Fused(x) => self.zeros(x.rows, x.cols / 2),
-            Parts::Split([x, _]) => self.zeros(x.rows, x.cols),
-        }
+    fn gated(&self, kind: Activation, x: GateUp<&Tensor>) -> Tensor {
+        let h = self.empty(rows_of(x), gated::inner(x));
+        gated::forward(&self.context, kind, x, &h);
+        h
     }
 
-    fn gated_backward(&self, _: Activation, x: GateUp<&Tensor>, _: &Tensor) -> GateUp<Tensor> {
-        self.missing("the gated MLP");
-        x.map(|x| self.zeros(x.rows, x.cols))
+    fn gated_backward(&self, kind: Activation, x: GateUp<&Tensor>, dh: &Tensor) -> GateUp<Tensor> {
+        let d = x.map(|x| self.empty(x.rows, x.cols));
+        gated::backward(&self.context, kind, x, dh, d.as_ref());
+        d
     }
 
-    fn gated_jvp(&self, kind: Activation, x: GateUp<&Tensor>, _: GateUp<&Tensor>) -> Tensor {
-        self.gated(kind, x)
+    fn gated_jvp(&self, kind: Activation, x: GateUp<&Tensor>, x_dot: GateUp<&Tensor>) -> Tensor {
+        let h_dot = self.empty(rows_of(x), gated::inner(x));
+        gated::jvp(&self.context, kind, x, x_dot, &h_dot);
+        h_dot
     }
 
     fn activation(&self, kind: Activation, x: &Tensor) -> Tensor {
@@ -194,26 +181,7 @@ impl Compute for Gpu {
     }
 
     fn norm_backward(&self, dy: &mut Tensor, x: &Tensor, stats: &Tensor, gain: &Tensor, dgain: bool, dx: &mut Tensor) {
-        for rows in self.context.blocks(0..x.rows, &[x.cols]) {
-            let (from, grad, to) = (x.window(rows.clone()), dy.window(rows.clone()), dx.window(rows.clone()));
-            let (stats, gain) = (stats.window(rows.clone()), gain.whole());
-            let params = [
-                rows.len() as u32,
-                x.cols as u32,
-                from.line / 4,
-                0,
-                from.start,
-                stats.start,
-                gain.start,
-                0,
-                grad.start,
-                to.start,
-                dgain as u32,
-            ];
-            let args = [Arg::Rows(from), Arg::Rows(gain), Arg::Rows(stats), Arg::Rows(grad), Arg::Rows(to)];
-            let flops = 14.0 * (rows.len() * x.cols) as f64;
-            self.context.run(&kernels::NORM_BACKWARD, &[], &args, &params, rows.len(), flops);
-        }
+        norm::layer_backward(&self.context, dy, x, stats, gain, dgain, dx);
     }
 
     fn attention_backward(
@@ -225,10 +193,10 @@ impl Compute for Gpu {
         segments: &Segments,
         heads: &Heads,
     ) -> Qkv<Tensor> {
-        let Some((x, shape)) = self.plain(qkv, heads) else { return qkv.map(|x| self.zeros(x.rows, x.cols)) };
-        let (delta, dqkv) = (self.empty(x.rows, heads.heads), self.empty(x.rows, x.cols));
-        attention::backward(&self.context, dout, out, lse, x, segments, shape, &delta, &dqkv);
-        Qkv::Fused(dqkv)
+        let d = qkv.map(|x| self.empty(x.rows, x.cols));
+        let empty = |rows, cols| self.empty(rows, cols);
+        attention::backward(&self.context, (dout, out, lse), qkv, segments, heads, d.as_ref(), &empty);
+        d
     }
 
     fn activation_backward(&self, kind: Activation, x: &Tensor, dy: &mut Tensor) {
@@ -282,35 +250,7 @@ impl Compute for Gpu {
         bias_dot: Option<&Tensor>,
     ) -> Tensor {
         let y_dot = self.empty(x.rows, x.cols);
-        for rows in self.context.blocks(0..x.rows, &[x.cols]) {
-            let (from, tangent, to) = (x.window(rows.clone()), x_dot.window(rows.clone()), y_dot.window(rows.clone()));
-            let (stats, gain) = (stats.window(rows.clone()), gain.whole());
-            let flags = gain_dot.is_some() as u32 | (bias_dot.is_some() as u32) << 1;
-            let params = [
-                rows.len() as u32,
-                x.cols as u32,
-                from.line / 4,
-                0,
-                from.start,
-                stats.start,
-                gain.start,
-                0,
-                to.start,
-                tangent.start,
-                flags,
-            ];
-            let args = [
-                Arg::Rows(from),
-                Arg::Rows(gain),
-                Arg::Rows(stats),
-                Arg::Rows(tangent),
-                gain_dot.map_or(Arg::Nothing, |t| Arg::Rows(t.whole())),
-                bias_dot.map_or(Arg::Nothing, |t| Arg::Rows(t.whole())),
-                Arg::Rows(to),
-            ];
-            let flops = 14.0 * (rows.len() * x.cols) as f64;
-            self.context.run(&kernels::NORM_JVP, &[], &args, &params, rows.len(), flops);
-        }
+        norm::layer_jvp(&self.context, (x, x_dot), stats, gain, (gain_dot, bias_dot), &y_dot);
         y_dot
     }
 
@@ -323,9 +263,8 @@ impl Compute for Gpu {
         heads: &Heads,
     ) -> Tensor {
         let out_dot = self.empty(segments.rows(), heads.heads * heads.width);
-        if let (Some((x, shape)), Some((x_dot, _))) = (self.plain(qkv, heads), self.plain(qkv_dot, heads)) {
-            attention::jvp(&self.context, x, x_dot, lse, segments, shape, &out_dot);
-        }
+        let empty = |rows, cols| self.empty(rows, cols);
+        attention::jvp(&self.context, qkv, qkv_dot, lse, segments, heads, &out_dot, &empty);
         out_dot
     }
 
@@ -363,11 +302,9 @@ impl Compute for Gpu {
         past: usize,
         heads: &Heads,
     ) -> Tensor {
-        let n = qkv.iter().next().expect("a tensor").rows;
+        let n = rows_of(qkv);
         let (out, lse) = (self.empty(n, heads.heads * heads.width), self.empty(n, heads.heads));
-        if let Some((x, shape)) = self.plain(qkv, heads) {
-            attention::cached(&self.context, x, (keys, values), past, shape, &out, &lse);
-        }
+        attention::cached(&self.context, qkv, (keys, values), past, heads, &out, &lse);
         out
     }
 

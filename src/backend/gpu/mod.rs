@@ -1,7 +1,7 @@
 //! The GPU: [`crate::ops`] in WGSL, through wgpu.
 //!
 //! Reading order: `adapter` opens a device; a [`Tensor`] is a matrix in a pooled buffer; `context` records dispatches of the
-//! `kernels` and moves data in and out; `matmul`, `attention`, `rows`, `clip` and `update` say what each op dispatches. The shaders lie in
+//! `kernels` and moves data in and out; `matmul`, `attention`, `norm`, `gated`, `rows`, `clip` and `update` say what each op dispatches. The shaders lie in
 //! `shaders/`, each with the stem of the file in `src/ops` that it mirrors.
 //!
 //! A device shows a shader only so many bytes of a buffer at once (128 MiB on some; GPT-2's embedding has 154 MB). So every op works
@@ -16,10 +16,13 @@ mod clip;
 mod compute;
 mod context;
 mod fault;
+mod gated;
 mod kernels;
 mod matmul;
 mod measure;
 mod memory;
+mod norm;
+mod params;
 mod pool;
 mod recorder;
 mod rows;
@@ -33,6 +36,7 @@ mod updates;
 pub use adapter::{ADAPTER_VARIABLE, AdapterInfo, adapters, preferred};
 pub use kernels::sources;
 pub use measure::Rates;
+pub use params::parameters;
 pub use tensor::Tensor;
 
 use crate::error::Result;
