@@ -7,7 +7,7 @@ mod common;
 
 use common::{batch, noise, small, weights};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use ferret::backend::Cpu;
+use ferret::backend::{Cpu, Memory};
 use ferret::grad::Sum;
 use ferret::model::{Activation, Decoder, Reduction};
 use ferret::ops::{Heads, Order, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual};

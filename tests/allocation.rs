@@ -1,6 +1,6 @@
 //! After the first step a training step asks the allocator for no buffer: tensors come back out of the backend's pool.
 
-use ferret::backend::Cpu;
+use ferret::backend::{Cpu, Memory};
 use ferret::grad::Sum;
 use ferret::model::init::Preset;
 use ferret::model::{Batch, Config, Decoder, Reduction, Weights};

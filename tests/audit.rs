@@ -8,7 +8,7 @@ use common::{Random, config, weights};
 use ferret::audit::bound::{Charge, Design};
 use ferret::audit::report::Report;
 use ferret::audit::score::RecordStats;
-use ferret::backend::{Compute, Cpu, Memory};
+use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::measure::shadow::{Changes, Known, Method, Task, train_shadow};
