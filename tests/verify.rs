@@ -273,6 +273,16 @@ fn a_file_hidden_in_a_tensor_that_the_model_does_not_use_is_refused() {
         std::fs::write(&file, &honest).unwrap();
         rewrite(&file, |header, _| header.to_string().replacen(',', &format!(",{}", " \t".repeat(50)), 1));
         assert!(verify_against(&dir, &base).unwrap_err().contains("say nothing"));
+        // Another order of the same tensors changes no scalar, and says something.
+        std::fs::write(&file, &honest).unwrap();
+        assert!(!verify_against(&dir, &base).unwrap()["not_bound"].to_string().contains("order of the tensors"));
+        rewrite(&file, |header, _| {
+            let mut entries: Vec<_> = header.as_object().unwrap().clone().into_iter().collect();
+            entries.reverse();
+            Value::Object(entries.into_iter().collect()).to_string()
+        });
+        let found = verify_against(&dir, &base).unwrap();
+        assert!(found["not_bound"].to_string().contains("order of the tensors"), "{found}");
         std::fs::write(&file, &honest).unwrap();
         std::fs::write(dir.join("extra.bin"), &records).unwrap();
         let found = verify_against(&dir, &base).unwrap();

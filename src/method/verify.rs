@@ -69,6 +69,11 @@ pub fn verify(dir: &Path, base: &mut Checkpoint, progress: impl FnMut(&Transcrip
     };
     let mut looked_at = checkpoint::refuse_unused(dir, &base.folder)?;
     looked_at.extend([if told.exists() { told } else { recorded }, dir.join(STATEMENT), dir.join(PAGE)]);
+    if !checkpoint::is_in_order(dir)? {
+        verified.not_bound.push(
+            "the order of the tensors in the weight files, which is not this program's, and can tell anything in few words".into(),
+        );
+    }
     verified.not_bound.extend(other_files(dir, &base.folder, &looked_at)?);
     Ok(verified)
 }

@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 pub use self::safetensors::{Dtype, Tensor};
-pub use self::unused::refuse_unused;
+pub use self::unused::{is_in_order, refuse_unused};
 
 /// The single-file weights of a checkpoint.
 pub const WEIGHTS: &str = "model.safetensors";

@@ -119,13 +119,28 @@ impl File {
         Ok(header.metadata().clone().into_iter().flatten().collect())
     }
 
+    /// The tensors as the header lists them, each with where its data begin.
+    pub fn order(&self) -> Result<Vec<(String, u64)>> {
+        let begin = |tensor: &Value| tensor["data_offsets"][0].as_u64().unwrap_or(u64::MAX);
+        let said = self.header()?;
+        let tensors = said.as_object().into_iter().flatten().filter(|(name, _)| *name != "__metadata__");
+        Ok(tensors.map(|(name, tensor)| (name.clone(), begin(tensor))).collect())
+    }
+
     /// How much longer the header is than what it says: blanks between its words, words said twice.
     pub fn idle_header_bytes(&self) -> Result<usize> {
+        Ok(self.header_text().len().saturating_sub(self.header()?.to_string().len()))
+    }
+
+    fn header_text(&self) -> &[u8] {
         let length = self.map.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)) as usize;
-        let text = self.map.get(8..8 + length).unwrap_or_default();
-        let said: Value =
-            serde_json::from_slice(text).map_err(|e| Error::file(&self.path, format!("has a broken header ({e})")))?;
-        Ok(length.saturating_sub(said.to_string().len()))
+        self.map.get(8..8 + length).unwrap_or_default()
+    }
+
+    /// The header, its keys in their order.
+    fn header(&self) -> Result<Value> {
+        serde_json::from_slice(self.header_text())
+            .map_err(|e| Error::file(&self.path, format!("has a broken header ({e})")))
     }
 
     /// Header length against the file's length, before anything believes either.

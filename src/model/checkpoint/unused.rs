@@ -28,6 +28,21 @@ pub fn refuse_unused(tuned: &Path, base: &Path) -> Result<Vec<PathBuf>> {
     Ok(files.iter().map(|file| file.path().to_owned()).collect())
 }
 
+/// Whether the tensors in the folder `tuned` lie in the order in which this program writes them, in one file. Another order changes no
+/// scalar, so that no hash knows of it, and an order of n tensors can tell ln n! nats of anything.
+pub fn is_in_order(tuned: &Path) -> Result<bool> {
+    let layout = Layout::new(&config_of(tuned)?.0.config);
+    let files = open_weights(tuned)?;
+    let [file] = &files[..] else { return Ok(false) };
+    let found = file.order()?;
+    let named = |(spec, (name, _)): (&crate::model::layout::ParamSpec, &(String, u64))| {
+        *name == spec.name || name.ends_with(&format!(".{}", spec.name))
+    };
+    Ok(found.len() == layout.len()
+        && layout.specs().iter().zip(&found).all(named)
+        && found.windows(2).all(|pair| pair[0].1 <= pair[1].1))
+}
+
 /// Everything in `files` that is no tensor of the model, by name: buffers with dtype and shape, and what the headers say.
 fn unused<'a>(files: &'a [File], layout: &Layout, config: &Config) -> Result<BTreeMap<String, (&'a Path, Vec<u8>)>> {
     let used = tensors_of_model(files, layout, config)?;
