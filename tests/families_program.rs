@@ -1,5 +1,5 @@
 //! The program on every family: inspect, eval, generate, grad, FERRET by every engine and route, replayed and verified, and DPSGD.
-#![cfg(unix)]
+#![cfg(all(unix, feature = "cli"))]
 
 mod common;
 
