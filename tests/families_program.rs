@@ -1,5 +1,5 @@
 //! The program on every family: inspect, eval, generate, grad, FERRET by every engine and route, replayed and verified, and DPSGD.
-#![cfg(unix)]
+#![cfg(all(unix, feature = "cli"))]
 
 mod common;
 
@@ -75,7 +75,7 @@ fn every_verb_works_on_every_family() {
         let out = at("dpsgd");
         let mut args = vec!["train", "--method", "dpsgd", "--model", model, "--data", data, "--out", &out];
         args.extend([
-            "--epsilon",
+            "--dp-epsilon",
             "8",
             "--delta",
             "1e-3",

@@ -60,13 +60,23 @@ impl<B: Backend> Decoder<B> {
     /// Move `weights` into the memory of `backend`.
     pub fn new(backend: B, weights: Weights) -> Result<Self> {
         let Weights { config, layout, tensors } = weights;
+        Self::from_tensors(backend, config, layout, tensors.into_iter().map(|t| Ok(Stored::F32(t))))
+    }
+
+    /// Move tensors into the memory of `backend`, in layout order, one at a time and as they are stored.
+    pub fn from_tensors(
+        backend: B,
+        config: Config,
+        layout: Layout,
+        tensors: impl Iterator<Item = Result<Stored>>,
+    ) -> Result<Self> {
         let params = layout
             .specs()
             .iter()
             .zip(tensors)
             .map(|(spec, data)| {
                 let (rows, cols) = spec.matrix();
-                backend.weight(rows, cols, Stored::F32(data))
+                backend.weight(rows, cols, data?)
             })
             .collect::<Result<_>>()?;
         let rope = match &config.position {

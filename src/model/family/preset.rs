@@ -57,6 +57,11 @@ impl Preset {
         ALL.iter().find(|(preset, ..)| *preset == self).map_or("", |(_, name, _)| name)
     }
 
+    /// What it is.
+    pub fn about(self) -> &'static str {
+        ALL.iter().find(|(preset, ..)| *preset == self).map_or("", |(.., about)| about)
+    }
+
     /// The one of this name.
     pub fn find(name: &str) -> Option<Self> {
         ALL.iter().find(|(_, other, _)| *other == name).map(|(preset, ..)| *preset)
@@ -107,28 +112,6 @@ impl Preset {
     }
 }
 
-#[cfg(feature = "cli")]
-impl clap::ValueEnum for Preset {
-    fn value_variants<'a>() -> &'a [Self] {
-        const VARIANTS: [Preset; ALL.len()] = {
-            let mut all = [Preset::Tiny; ALL.len()];
-            let mut i = 0;
-            while i < ALL.len() {
-                all[i] = ALL[i].0;
-                i += 1;
-            }
-            all
-        };
-        &VARIANTS
-    }
-
-    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        ALL.iter()
-            .find(|(preset, ..)| preset == self)
-            .map(|(_, name, about)| clap::builder::PossibleValue::new(*name).help(*about))
-    }
-}
-
 fn turns(theta: f64, width: usize, scaling: Scaling) -> Position {
     Position::Rope(Rope { theta, width, scaling })
 }
@@ -154,7 +137,6 @@ const PHI35_LONG: [u32; 48] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::method::groups::{Grouping, Groups};
     use crate::model::{Layout, family};
     use std::path::Path;
 
@@ -175,8 +157,6 @@ mod tests {
             assert_eq!((preset.name(), config.scalars()), (name, scalars));
             let layout = Layout::new(&config);
             assert_eq!((layout.len(), layout.scalars() as u128), (tensors, scalars), "{name}");
-            let groups = |method| Groups::new(&layout, Grouping::of_method(method).unwrap()).unwrap().len();
-            assert_eq!((groups("ferret-max"), groups("ferret-2")), (tensors, 2));
         }
     }
 
