@@ -106,6 +106,12 @@ impl<F: Real> Cpu<F> {
     }
 }
 
+/// The rows of [`sample_norm`]'s numbers that belong to `segments`, from row `first` on.
+fn rows_of<'a, F: Real>(norms: &'a mut Tensor<F>, first: usize, segments: &Segments) -> &'a mut [F] {
+    assert_eq!(norms.array.ncols(), sample_norm::COLUMNS, "the columns of a sample's norms");
+    &mut norms.as_slice_mut()[first * sample_norm::COLUMNS..][..segments.len() * sample_norm::COLUMNS]
+}
+
 impl<F: Real> Backend for Cpu<F> {
     type Tensor = Tensor<F>;
 
@@ -406,11 +412,11 @@ impl<F: Real> Backend for Cpu<F> {
         squares: &mut Tensor<F>,
         first: usize,
     ) {
-        sample_norm::add_outer(x.view(), dy.view(), segments, &mut squares.as_slice_mut()[first..][..segments.len()]);
+        sample_norm::add_outer(x.view(), dy.view(), segments, rows_of(squares, first, segments));
     }
 
     fn add_row_squares(&self, ids: &[u32], dy: &Tensor<F>, segments: &Segments, squares: &mut Tensor<F>, first: usize) {
-        sample_norm::add_rows(ids, dy.view(), segments, &mut squares.as_slice_mut()[first..][..segments.len()]);
+        sample_norm::add_rows(ids, dy.view(), segments, rows_of(squares, first, segments));
     }
 
     fn add_tied_squares(
@@ -429,7 +435,7 @@ impl<F: Real> Backend for Cpu<F> {
             &ids[rows.clone()],
             demb.take_rows(rows),
             segments,
-            &mut squares.as_slice_mut()[first..][..segments.len()],
+            rows_of(squares, first, segments),
         );
     }
 
@@ -437,6 +443,10 @@ impl<F: Real> Backend for Cpu<F> {
         let mut sums = self.empty(segments.len(), dy.array.ncols());
         sample_norm::segment_sums(dy.view(), segments, sums.view_mut());
         sums
+    }
+
+    fn add_norm_bounds(&self, norms: &Tensor<F>, squares: &mut Tensor<F>) {
+        clip::bounds(norms.as_slice(), squares.as_slice_mut());
     }
 
     fn clip_factors(&self, function: ClipFunction, bound: f64, squares: &mut Tensor<F>) {

@@ -181,8 +181,8 @@ pub trait Backend: Send + Sync {
         scale: f64,
     ) -> Self::Tensor;
 
-    // Every sample's gradient norm, and clipping. `squares` and `factors` are columns with one row a sample of the batch;
-    // `first` is the row of the first segment.
+    // Every sample's gradient norm, and clipping. `squares` (but for `add_norm_bounds`, whose output is a column) has the columns of
+    // `sample_norm`, `factors` is a column, both with one row a sample of the batch; `first` is the row of the first segment.
 
     /// [`crate::ops::sample_norm::add_outer`], into rows `first..` of `squares`.
     fn add_outer_squares(
@@ -214,6 +214,8 @@ pub trait Backend: Send + Sync {
     );
     /// [`crate::ops::sample_norm::segment_sums`].
     fn segment_sums(&self, dy: &Self::Tensor, segments: &Segments) -> Self::Tensor;
+    /// [`crate::ops::clip::bounds`] of a parameter's norms, added to a column of squares.
+    fn add_norm_bounds(&self, norms: &Self::Tensor, squares: &mut Self::Tensor);
     /// [`crate::ops::clip::factors`].
     fn clip_factors(&self, function: ClipFunction, bound: f64, squares: &mut Self::Tensor);
     /// [`crate::ops::clip::scale_rows`] with rows `first..` of `factors`.

@@ -16,6 +16,7 @@ mod clip;
 mod context;
 mod fault;
 mod kernels;
+mod mass;
 mod matmul;
 mod measure;
 mod ops;
