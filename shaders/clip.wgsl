@@ -77,7 +77,7 @@ fn factors(
                 factor = min(factor, 1.0);
             }
             // ops::clip::LEAST_FACTOR
-            factor = select(factor, 0.0, factor < 1e-30);
+            factor = select(min(factor, 1e30), 0.0, factor < 1e-30);
         }
     }
     x[at] = vec4<f32>(factor, 0.0, 0.0, 0.0);

@@ -28,7 +28,7 @@ pub const SLACK: f64 = 16.0;
 /// The smallest bound that clipping in f32 can promise.
 pub const LEAST_BOUND: f64 = 1e-6;
 
-/// Factors below this remove the sample: products with them might not be normal numbers.
+/// Factors below this remove the sample: products with them might not be normal numbers. None is above its inverse.
 pub const LEAST_FACTOR: f64 = 1e-30;
 
 /// What is added to a norm for squares too small for F: 1e-13 in f32.
@@ -86,7 +86,7 @@ pub fn factors<F: Real>(function: ClipFunction, bound: f64, squares: &mut [F]) {
     for square in squares {
         // `max` would turn NaN into 0.
         let norm = if square.f64() < 0.0 { 0.0 } else { square.f64().sqrt() * slack } + underflow::<F>();
-        let factor = function.factor(norm, bound);
+        let factor = function.factor(norm, bound).min(1.0 / LEAST_FACTOR);
         *square = if factor < LEAST_FACTOR { F::zero() } else { down(factor) };
     }
 }

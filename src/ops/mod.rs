@@ -14,6 +14,7 @@ pub mod norm;
 pub mod residual;
 pub mod sample_norm;
 pub mod segments;
+pub mod sketch;
 pub mod token_stats;
 pub mod update;
 
