@@ -22,12 +22,13 @@ fn main() {
 #[cfg(feature = "gpu")]
 mod gpu {
     use super::common::{noise, time};
-    use ferret::backend::{Backend, Cpu, Gpu};
-    use ferret::model::Activation;
-    use ferret::ops::Segments;
+    use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Updates};
+    use ferret::kernel::Stored;
     use ferret::ops::compress::Address;
+    use ferret::ops::rope::Scaling;
     use ferret::ops::sample_norm::COLUMNS;
     use ferret::ops::update::{Constants, Step};
+    use ferret::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Rope, Segments};
     use ferret::rng::{Direction, DirectionStream};
 
     pub fn main() {
@@ -92,6 +93,10 @@ mod gpu {
         b.upload(rows, cols, noise(rows * cols, seed)).unwrap()
     }
 
+    fn weight<B: Backend>(b: &B, rows: usize, cols: usize, seed: u64) -> B::Weight {
+        b.weight(rows, cols, Stored::F32(noise(rows * cols, seed))).unwrap()
+    }
+
     fn copy<B: Backend>(b: &B, x: &B::Tensor) -> B::Tensor {
         b.rows(x, 0..b.shape(x).0)
     }
@@ -103,8 +108,11 @@ mod gpu {
         let ids: Vec<u32> = (0..n as u32).map(|i| i * 7919 % v as u32).collect();
         let positions: Vec<u32> = segments.positions().collect();
         let ones = vec![1.0f32; n];
-        versus!(gpu, "embed", |b| [matrix(b, v, c, 1), matrix(b, n, c, 2)], |b, t| b
-            .embed(&ids, &positions, &t[0], &t[1]));
+        versus!(gpu, "embed", |b| (weight(b, v, c, 1), weight(b, n, c, 2)), |b, t| b.embed(
+            &ids,
+            &t.0,
+            Some((&positions, &t.1))
+        ));
         versus!(gpu, "embed, backward", |b| [matrix(b, n, c, 1)], |b, t| {
             let mut out = b.zeros(v, c);
             b.add_rows(&ids, &t[0], 0..n, &mut out);
@@ -115,17 +123,17 @@ mod gpu {
             b.add_gather(&ids, &t[0], &mut out);
             out
         });
-        versus!(gpu, "norm", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2), matrix(b, 1, c, 3)], |b, t| b
-            .norm(&t[0], &t[1], &t[2], 1e-5)
+        versus!(gpu, "norm", |b| (matrix(b, n, c, 1), weight(b, 1, c, 2), weight(b, 1, c, 3)), |b, t| b
+            .norm(&t.0, &t.1, &t.2, 1e-5)
             .0);
         versus!(
             gpu,
             "norm, backward",
             |b| {
                 let x = matrix(b, n, c, 1);
-                let gain = matrix(b, 1, c, 2);
+                let gain = weight(b, 1, c, 2);
                 let stats = b.norm(&x, &gain, &gain, 1e-5).1;
-                (x, gain, stats, matrix(b, n, c, 3))
+                (x, gain, stats, matrix(b, n, c, 3), matrix(b, 1, c, 4))
             },
             |b, t| {
                 let (mut dy, mut dx) = (copy(b, &t.3), b.zeros(n, c));
@@ -138,16 +146,19 @@ mod gpu {
             "norm, jvp",
             |b| {
                 let x = matrix(b, n, c, 1);
-                let gain = matrix(b, 1, c, 2);
+                let gain = weight(b, 1, c, 2);
                 let stats = b.norm(&x, &gain, &gain, 1e-5).1;
-                (x, gain, stats, matrix(b, n, c, 3))
+                (x, gain, stats, matrix(b, n, c, 3), matrix(b, 1, c, 4))
             },
-            |b, t| b.norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.1), None)
+            |b, t| b.norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.4), None)
         );
-        versus!(gpu, "linear", |b| [matrix(b, n, c, 1), matrix(b, c, 4 * c, 2), matrix(b, 1, 4 * c, 3)], |b, t| b
-            .linear(&t[0], &t[1], Some(&t[2])));
-        versus!(gpu, "linear, input", |b| [matrix(b, n, 4 * c, 1), matrix(b, c, 4 * c, 2)], |b, t| b
-            .linear_input(&t[0], &t[1]));
+        versus!(gpu, "linear", |b| (matrix(b, n, c, 1), weight(b, c, 4 * c, 2), weight(b, 1, 4 * c, 3)), |b, t| b
+            .linear(&t.0, &t.1, Order::InOut, Some(&t.2)));
+        versus!(gpu, "linear, input", |b| (matrix(b, n, 4 * c, 1), weight(b, c, 4 * c, 2)), |b, t| b.linear_input(
+            &t.0,
+            &t.1,
+            Order::InOut
+        ));
         versus!(gpu, "linear, weight", |b| [matrix(b, n, c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
             let mut out = b.zeros(c, 4 * c);
             b.add_outer(&t[0], &t[1], 0..n, &mut out);
@@ -158,46 +169,21 @@ mod gpu {
             b.add_columns(&t[0], 0..n, &mut out);
             out
         });
-        versus!(gpu, "linear, one row", |b| [matrix(b, 1, 4 * c, 1), matrix(b, 4 * c, v, 2)], |b, t| b
-            .linear(&t[0], &t[1], None));
-        versus!(gpu, "head, one row", |b| [matrix(b, 1, 4 * c, 1), matrix(b, v, 4 * c, 2)], |b, t| b
-            .head(&t[0], &t[1]));
+        versus!(gpu, "linear, one row", |b| (matrix(b, 1, 4 * c, 1), weight(b, 4 * c, v, 2)), |b, t| b.linear(
+            &t.0,
+            &t.1,
+            Order::InOut,
+            None
+        ));
+        versus!(gpu, "head, one row", |b| (matrix(b, 1, 4 * c, 1), weight(b, v, 4 * c, 2)), |b, t| b.head(&t.0, &t.1));
         versus!(gpu, "tangent of a bias", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2)], |b, t| {
             let mut y = copy(b, &t[0]);
             b.add_vector(&t[1], &mut y);
             y
         });
-        versus!(gpu, "head", |b| [matrix(b, n, c, 1), matrix(b, v, c, 2)], |b, t| b.head(&t[0], &t[1]));
-        let attend = (4, 1.0 / 32f64.sqrt());
-        versus!(gpu, "attention", |b| [matrix(b, n, 3 * c, 1)], |b, t| b
-            .attention(&t[0], &segments, attend.0, attend.1)
-            .0);
-        versus!(
-            gpu,
-            "attention, backward",
-            |b| {
-                let qkv = matrix(b, n, 3 * c, 1);
-                let (out, lse) = b.attention(&qkv, &segments, attend.0, attend.1);
-                (qkv, out, lse, matrix(b, n, c, 2))
-            },
-            |b, t| b.attention_backward(&t.3, &t.1, &t.2, &t.0, &segments, attend.0, attend.1)
-        );
-        versus!(
-            gpu,
-            "attention, jvp",
-            |b| {
-                let qkv = matrix(b, n, 3 * c, 1);
-                let lse = b.attention(&qkv, &segments, attend.0, attend.1).1;
-                (qkv, matrix(b, n, 3 * c, 2), lse)
-            },
-            |b, t| b.attention_jvp(&t.0, &t.1, &t.2, &segments, attend.0, attend.1)
-        );
-        versus!(
-            gpu,
-            "attention, one cached row",
-            |b| { (matrix(b, 1, 3 * c, 1), matrix(b, n, c, 2), matrix(b, n, c, 3)) },
-            |b, t| b.attention_cached(&t.0, &mut t.1, &mut t.2, n - 1, attend.0, attend.1)
-        );
+        versus!(gpu, "head", |b| (matrix(b, n, c, 1), weight(b, v, c, 2)), |b, t| b.head(&t.0, &t.1));
+        attention(gpu, n, c, &segments);
+        gated(gpu, n, c, &segments);
         versus!(gpu, "gelu", |b| [matrix(b, n, 4 * c, 1)], |b, t| b.activation(Activation::GeluTanh, &t[0]));
         versus!(gpu, "gelu, backward", |b| [matrix(b, n, 4 * c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
             let mut dy = copy(b, &t[1]);
@@ -272,6 +258,104 @@ mod gpu {
         }
     }
 
+    /// GPT-2's heads, and grouped ones with a slope and a window.
+    #[allow(unused_mut)]
+    fn attention(gpu: &Gpu, n: usize, c: usize, segments: &Segments) {
+        let plain = Heads::plain(4, c / 4, 1.0 / 32f64.sqrt());
+        let grouped = Heads { kv_heads: 2, window: Some(n / 4), alibi: true, ..plain };
+        for (kind, heads) in [("attention", plain), ("grouped attention", grouped)] {
+            let cols = heads.columns().iter().sum();
+            versus!(gpu, kind, |b| [matrix(b, n, cols, 1)], |b, t| b.attention(Qkv::Fused(&t[0]), segments, &heads).0);
+            versus!(
+                gpu,
+                format!("{kind}, backward"),
+                |b| {
+                    let qkv = matrix(b, n, cols, 1);
+                    let (out, lse) = b.attention(Qkv::Fused(&qkv), segments, &heads);
+                    (qkv, out, lse, matrix(b, n, c, 2))
+                },
+                |b, t| only(b.attention_backward(&t.3, &t.1, &t.2, Qkv::Fused(&t.0), segments, &heads))
+            );
+            versus!(
+                gpu,
+                format!("{kind}, jvp"),
+                |b| {
+                    let qkv = matrix(b, n, cols, 1);
+                    let lse = b.attention(Qkv::Fused(&qkv), segments, &heads).1;
+                    (qkv, matrix(b, n, cols, 2), lse)
+                },
+                |b, t| b.attention_jvp(Qkv::Fused(&t.0), Qkv::Fused(&t.1), &t.2, segments, &heads)
+            );
+            let kv = heads.columns()[1];
+            versus!(
+                gpu,
+                format!("{kind}, one cached row"),
+                |b| { (matrix(b, 1, cols, 1), matrix(b, n, kv, 2), matrix(b, n, kv, 3)) },
+                |b, t| b.attention_cached(Qkv::Fused(&t.0), &mut t.1, &mut t.2, n - 1, &heads)
+            );
+        }
+    }
+
+    /// What Llama's block has and GPT-2's has not.
+    #[allow(unused_mut)]
+    fn gated(gpu: &Gpu, n: usize, c: usize, segments: &Segments) {
+        let table = Rope::new(10000.0, c / 4, &Scaling::None).tables(segments);
+        versus!(
+            gpu,
+            "rotary positions",
+            |b| (matrix(b, n, c, 1), b.upload(n, c / 4, table.clone()).unwrap()),
+            |b, t| {
+                let mut x = copy(b, &t.0);
+                b.rope(&mut x, 0, 4, c / 4, &t.1, false);
+                x
+            }
+        );
+        versus!(gpu, "rms norm", |b| (matrix(b, n, c, 1), weight(b, 1, c, 2)), |b, t| b.rms_norm(&t.0, &t.1, 1e-5).0);
+        versus!(
+            gpu,
+            "rms norm, backward",
+            |b| {
+                let (x, gain) = (matrix(b, n, c, 1), weight(b, 1, c, 2));
+                let stats = b.rms_norm(&x, &gain, 1e-5).1;
+                (x, gain, stats, matrix(b, n, c, 3), matrix(b, 1, c, 4))
+            },
+            |b, t| {
+                let (mut dy, mut dx) = (copy(b, &t.3), b.zeros(n, c));
+                b.rms_norm_backward(&mut dy, &t.0, &t.2, &t.1, true, &mut dx);
+                dx
+            }
+        );
+        versus!(
+            gpu,
+            "rms norm, jvp",
+            |b| {
+                let (x, gain) = (matrix(b, n, c, 1), weight(b, 1, c, 2));
+                let stats = b.rms_norm(&x, &gain, 1e-5).1;
+                (x, gain, stats, matrix(b, n, c, 3), matrix(b, 1, c, 4))
+            },
+            |b, t| b.rms_norm_jvp(&t.0, &t.3, &t.2, &t.1, Some(&t.4))
+        );
+        versus!(gpu, "sums of heads", |b| [matrix(b, n, c, 1)], |b, t| b.fold(&t[0], c / 4));
+        let silu = Activation::Silu;
+        versus!(gpu, "gated", |b| [matrix(b, n, 4 * c, 1)], |b, t| b.gated(silu, GateUp::Fused(&t[0])));
+        versus!(gpu, "gated, backward", |b| [matrix(b, n, 4 * c, 1), matrix(b, n, 2 * c, 2)], |b, t| only(
+            b.gated_backward(silu, GateUp::Fused(&t[0]), &t[1])
+        ));
+        versus!(gpu, "gated, jvp", |b| [1, 2].map(|i| matrix(b, n, 4 * c, i)), |b, t| b.gated_jvp(
+            silu,
+            GateUp::Fused(&t[0]),
+            GateUp::Fused(&t[1])
+        ));
+    }
+
+    /// The one tensor of a fused projection.
+    fn only<T, const N: usize>(parts: Parts<T, N>) -> T {
+        match parts {
+            Parts::Fused(x) => x,
+            Parts::Split(_) => unreachable!("gradients have the shape of what was given"),
+        }
+    }
+
     #[allow(unused_mut)]
     fn updates(gpu: &Gpu) {
         let (n, c) = (512, 1024);
@@ -328,9 +412,9 @@ mod gpu {
         for (m, k, n) in [(256, 256, 256), (512, 512, 512), (256, 768, 768), (128, 128, 2048)] {
             let (a, b) = (noise(m * k, 1), noise(k * n, 2));
             let (x, w) = (gpu.upload(m, k, a.clone()).unwrap(), gpu.upload(k, n, b.clone()).unwrap());
-            let ours = gpu.download(&gpu.linear(&x, &w, None)).unwrap();
+            let ours = gpu.download(&gpu.linear(&x, &w, Order::InOut, None)).unwrap();
             let ours_time = milliseconds(3, || {
-                drop(gpu.linear(&x, &w, None));
+                drop(gpu.linear(&x, &w, Order::InOut, None));
                 gpu.finish().unwrap();
             });
             let (theirs, naive_time) = naive.product(&a, &b, m, k, n);

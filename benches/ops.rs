@@ -10,9 +10,9 @@ use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use ferret::backend::Cpu;
 use ferret::grad::Sum;
 use ferret::model::{Activation, Decoder, Reduction};
-use ferret::ops::{Segments, activation, attention, cross_entropy, embedding, linear, norm, residual};
+use ferret::ops::{Heads, Order, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual};
 use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
-use ndarray::Array2;
+use ndarray::{Array2, s};
 use std::hint::black_box;
 
 const N: usize = 512;
@@ -36,7 +36,7 @@ fn time(c: &mut Criterion, group: &str, name: &str, work: usize, f: impl FnMut()
 fn check_linear() {
     let (x, w, bias) = (matrix(3, 5, 1), matrix(5, 4, 2), noise(4, 3));
     let mut y = Array2::zeros((3, 4));
-    linear::forward(x.view(), w.view(), Some(&bias), y.view_mut());
+    linear::forward(x.view(), w.view(), Order::InOut, Some(&bias), y.view_mut());
     for ((i, j), &got) in y.indexed_iter() {
         let want: f32 = (0..5).map(|k| x[[i, k]] * w[[k, j]]).sum::<f32>() + bias[j];
         assert!((got - want).abs() < 1e-5, "linear is wrong: {got}, not {want}");
@@ -49,14 +49,16 @@ fn linears(c: &mut Criterion) {
         let (x, w, bias, dy) = (matrix(N, i, 1), matrix(i, o, 2), noise(o, 3), matrix(N, o, 4));
         let (mut y, mut dx, mut dw) = (matrix(N, o, 5), matrix(N, i, 6), matrix(i, o, 7));
         let (group, flops) = (format!("linear {N}x{i}x{o}"), 2 * N * i * o);
-        time(c, &group, "forward", flops, || linear::forward(x.view(), w.view(), Some(&bias), y.view_mut()));
+        time(c, &group, "forward", flops, || {
+            linear::forward(x.view(), w.view(), Order::InOut, Some(&bias), y.view_mut())
+        });
         time(c, &group, "backward to input", flops, || {
-            linear::backward_input(dy.view(), w.view(), dx.view_mut());
+            linear::backward_input(dy.view(), w.view(), Order::InOut, false, dx.view_mut());
         });
         time(c, &group, "backward to weight", flops, || linear::backward_weight(x.view(), dy.view(), dw.view_mut()));
         let (x_dot, w_dot) = (matrix(N, i, 8), matrix(i, o, 9));
         time(c, &group, "jvp", 2 * flops, || {
-            linear::jvp(x.view(), x_dot.view(), w.view(), Some(w_dot.view()), None, y.view_mut());
+            linear::jvp(x.view(), x_dot.view(), (w.view(), Order::InOut), Some(w_dot.view()), None, y.view_mut());
         });
     }
     let (x, w) = (matrix(128, C, 1), matrix(V, C, 2));
@@ -89,7 +91,11 @@ fn rows(c: &mut Criterion) {
     let (wte, wpe) = (matrix(V, C, 9), matrix(1024, C, 10));
     let mut dwte = Array2::zeros((V, C));
     time(c, "embedding", "forward", 3 * N * C, || {
-        embedding::forward(&ids, &positions, wte.view(), wpe.view(), y.view_mut());
+        let row = |table: &Array2<f32>, i: u32, to: &mut [f32]| {
+            to.copy_from_slice(table.row(i as usize).to_slice().expect("contiguous rows"));
+        };
+        let learned = Some((&positions[..], |i: u32, to: &mut [f32]| row(&wpe, i, to)));
+        embedding::forward(&ids, |i, to| row(&wte, i, to), learned, y.view_mut());
     });
     time(c, "embedding", "backward", 3 * N * C, || embedding::backward(&ids, dy.view(), dwte.view_mut()));
     let mut logits = matrix(128, V, 11);
@@ -112,12 +118,15 @@ fn attentions(c: &mut Criterion) {
         // Scores and values, each over the lower triangle.
         let flops = 2 * 2 * samples * C * length * (length + 1) / 2;
         let group = format!("attention {samples} x {length}");
+        let heads = Heads::plain(HEADS, C / HEADS, 0.125);
+        let parts = || [0, 1, 2].map(|i| qkv.slice(s![.., i * C..(i + 1) * C]));
         time(c, &group, "forward", flops, || {
-            attention::forward(qkv.view(), &segments, HEADS, 0.125, out.view_mut(), lse.view_mut());
+            attention::forward(parts(), &segments, &heads, out.view_mut(), lse.view_mut());
         });
         time(c, &group, "backward", flops * 5 / 2, || {
             let (out, lse) = (out.view(), lse.view());
-            attention::backward(dout.view(), out, lse, qkv.view(), &segments, HEADS, 0.125, dqkv.view_mut());
+            let (dq, dk, dv) = dqkv.multi_slice_mut((s![.., ..C], s![.., C..2 * C], s![.., 2 * C..]));
+            attention::backward(dout.view(), out, lse, parts(), &segments, &heads, [dq, dk, dv]);
         });
     }
 }
@@ -137,7 +146,7 @@ fn steps(c: &mut Criterion) {
         decoder.backward(&batch, &row_weights, &mut sum);
         for p in layout.ids() {
             let gradient = Gradient::Dense(sum.get(p).expect("all were asked for").as_slice());
-            adamw.step(step, p, decoder.params[p.0].as_slice_mut(), gradient);
+            adamw.step(step, p, decoder.backend.master(&mut decoder.params[p.0]).as_slice_mut(), gradient);
         }
         step += 1;
     });

@@ -12,9 +12,9 @@ use ferret::backend::Cpu;
 use ferret::grad::Sum;
 use ferret::kernel::{Onto, matmul};
 use ferret::model::{Activation, Config, Decoder, Reduction};
-use ferret::ops::{Segments, activation, attention, cross_entropy, linear, norm, residual};
+use ferret::ops::{Heads, Order, Segments, activation, attention, cross_entropy, linear, norm, residual};
 use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
-use ndarray::Array2;
+use ndarray::{Array2, s};
 use rayon::prelude::*;
 use std::hint::black_box;
 
@@ -152,9 +152,11 @@ fn ops(peak: f64, bandwidth: f64) {
         let (mut y, mut dx, mut dw) = (matrix(N, o, 5), matrix(N, i, 6), matrix(i, o, 7));
         let work = 2 * N * i * o;
         flops(&format!("linear {i} -> {o}"), work, &mut || {
-            linear::forward(x.view(), w.view(), Some(&bias), y.view_mut());
+            linear::forward(x.view(), w.view(), Order::InOut, Some(&bias), y.view_mut());
         });
-        flops("  backward to input", work, &mut || linear::backward_input(dy.view(), w.view(), dx.view_mut()));
+        flops("  backward to input", work, &mut || {
+            linear::backward_input(dy.view(), w.view(), Order::InOut, false, dx.view_mut());
+        });
         flops("  backward to weight", work, &mut || linear::backward_weight(x.view(), dy.view(), dw.view_mut()));
     }
     for length in [64, 128, 256, 1024] {
@@ -164,12 +166,15 @@ fn ops(peak: f64, bandwidth: f64) {
         let (qkv, dout) = (matrix(n, 3 * C, 1), matrix(n, C, 2));
         let (mut out, mut lse, mut dqkv) = (matrix(n, C, 3), Array2::zeros((n, 12)), matrix(n, 3 * C, 4));
         let work = 2 * 2 * samples * C * length * (length + 1) / 2;
+        let heads = Heads::plain(12, C / 12, 0.125);
+        let parts = || [0, 1, 2].map(|i| qkv.slice(s![.., i * C..(i + 1) * C]));
         flops(&format!("attention {samples} x {length}"), work, &mut || {
-            attention::forward(qkv.view(), &segments, 12, 0.125, out.view_mut(), lse.view_mut());
+            attention::forward(parts(), &segments, &heads, out.view_mut(), lse.view_mut());
         });
         flops("  backward", work * 5 / 2, &mut || {
             let (out, lse) = (out.view(), lse.view());
-            attention::backward(dout.view(), out, lse, qkv.view(), &segments, 12, 0.125, dqkv.view_mut());
+            let (dq, dk, dv) = dqkv.multi_slice_mut((s![.., ..C], s![.., C..2 * C], s![.., 2 * C..]));
+            attention::backward(dout.view(), out, lse, parts(), &segments, &heads, [dq, dk, dv]);
         });
     }
     let bytes = |name: &str, numbers: usize, f: &mut dyn FnMut()| {

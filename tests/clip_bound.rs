@@ -213,7 +213,7 @@ fn crafted(config: Config, size: f64, imbalance: f64, seed: u64) -> Weights {
     let c = config.width;
     let direction: Vec<f64> = (0..c).map(|j| if (j + seed as usize).is_multiple_of(3) { 1.0 } else { -0.5 }).collect();
     let norm = direction.iter().map(|x| x * x).sum::<f64>().sqrt();
-    let (gain, bias) = layout.norm_f;
+    let (gain, bias) = (layout.norm_f.weight, layout.norm_f.bias.unwrap());
     weights.tensors[gain.0].fill(1e-3);
     for (w, d) in weights.tensors[bias.0].iter_mut().zip(&direction) {
         *w = (size * d / norm) as f32;

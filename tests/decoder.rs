@@ -3,9 +3,9 @@
 mod common;
 
 use common::{Random, batch, config, in_pool, weights};
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Cpu, Memory};
 use ferret::grad::{Dense, PerSample, Sum};
-use ferret::model::{Activation, Batch, Config, Decoder, Layout, ParamId, Reduction};
+use ferret::model::{Activation, Batch, Config, Decoder, Layout, Mlp, ParamId, Reduction};
 
 fn decoder64(config: Config) -> Decoder<Cpu<f64>> {
     Decoder::new(Cpu::new(), weights(config, 7)).unwrap()
@@ -40,7 +40,7 @@ fn configs() -> Vec<Config> {
         config(|_| ()),
         config(|c| {
             c.tied = false;
-            c.activation = Activation::GeluErf;
+            c.mlp = Mlp::Plain(Activation::GeluErf);
             c.scale_by_layer = true;
         }),
         config(|c| {
@@ -70,10 +70,16 @@ fn backward_and_jvp_agree_with_central_differences_and_each_other() {
             let dot: f64 = g.iter().zip(&v).map(|(g, v)| g * v).sum();
             let size = g.iter().map(|g| g * g).sum::<f64>().sqrt() * v.iter().map(|v| v * v).sum::<f64>().sqrt();
             assert!((jvp - dot).abs() <= 1e-10 * size, "{name}: jvp {jvp}, <g, v> {dot}");
-            let original = decoder.params[p.0].as_slice().to_vec();
+            let original = decoder.params[p.0].values().to_vec();
             let mut at = |h: f64| {
                 let shifted = original.iter().zip(&v).map(|(w, v)| w + h * v);
-                decoder.params[p.0].as_slice_mut().iter_mut().zip(shifted).for_each(|(w, s)| *w = s);
+                decoder
+                    .backend
+                    .master(&mut decoder.params[p.0])
+                    .as_slice_mut()
+                    .iter_mut()
+                    .zip(shifted)
+                    .for_each(|(w, s)| *w = s);
                 loss64(&decoder, &batch, &w)
             };
             let h = 5e-4;

@@ -2,6 +2,7 @@
 //! CPU's, runs repeated and resumed to the same bits, and the program with --device gpu.
 //!
 //! Without an adapter the tests say so and pass, unless FERRET_REQUIRE_GPU=1.
+#![cfg(feature = "cli")]
 #![cfg(feature = "gpu")]
 
 mod common;

@@ -111,7 +111,7 @@ fn factors_of_very_different_sizes_keep_their_digits_in_f32() {
     // Gradients of 1e-9 beside activations of 1e3.
     let config = config(|c| (c.width, c.inner, c.vocab, c.layers) = (96, 200, 300, 1));
     let mut base = weights(config.clone(), 9);
-    let (gain, bias) = base.layout.norm_f;
+    let (gain, bias) = (base.layout.norm_f.weight, base.layout.norm_f.bias.unwrap());
     base.tensors[gain.0].iter_mut().for_each(|w| *w *= 1e3);
     base.tensors[bias.0].iter_mut().for_each(|w| *w *= 1e3);
     let head = base.layout.head.0;

@@ -1,4 +1,5 @@
 //! `ferret verify`: what is believed of a trained checkpoint, and what is not.
+#![cfg(all(feature = "cli", feature = "embedded"))]
 
 use ferret::method::dense::Record;
 use ferret::method::ferret::replay::save;
@@ -73,8 +74,11 @@ fn restate(dir: &Path, edit: impl FnOnce(&mut Value)) {
     std::fs::write(&path, text).unwrap();
 }
 
+/// What a refusal must say, and the edit that it refuses.
+type Edit<'a> = (&'a str, fn(&mut Value));
+
 /// Each edit of the run's statement is refused with its sentence.
-fn refuses(dir: &Path, edits: &[(&str, fn(&mut Value))]) {
+fn refuses(dir: &Path, edits: &[Edit]) {
     let keep = std::fs::read(dir.join("privacy.json")).unwrap();
     for (sentence, edit) in edits {
         restate(dir, edit);
@@ -91,7 +95,7 @@ fn a_statement_that_claims_less_or_says_other_words_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let dir = train(home.path(), "run", &BIT);
     let found = verify(&dir).unwrap();
-    assert_eq!((&found["replayed"], &found["statement"]), (&json!(true), &json!(2)));
+    assert_eq!((&found["replayed"], &found["statement"]), (&json!(true), &json!(3)));
     refuses(
         &dir,
         &[
@@ -117,7 +121,8 @@ fn a_statement_that_claims_less_or_says_other_words_is_refused() {
             ("tuned_sha256", |s| s["tuned_sha256"] = "0".repeat(64).into()),
             ("tuned_sha256", |s| drop(s.as_object_mut().unwrap().remove("tuned_sha256"))),
             ("not the statement", |s| s["version"] = 1.into()),
-            ("version 3", |s| s["version"] = 3.into()),
+            ("version 4", |s| s["version"] = 4.into()),
+            ("not the statement", |s| s["version"] = 2.into()),
             ("unknown field", |s| s["promise"] = "perfectly private".into()),
             ("unknown field", |s| s["claims"][0]["guarantee"]["truly"] = "perfectly private".into()),
             ("unknown field", |s| s["released"]["truly"] = 1.into()),
@@ -128,6 +133,9 @@ fn a_statement_that_claims_less_or_says_other_words_is_refused() {
             ("sampler", |s| s["sampler"] = "shuffle".into()),
             ("steps", |s| s["steps"] = 1.into()),
             ("nats_planned", |s| s["nats_planned"] = 0.1.into()),
+            ("nats_paper", |s| s["nats_paper"] = 0.1.into()),
+            ("nats_paper", |s| drop(s.as_object_mut().unwrap().remove("nats_paper"))),
+            ("accounting", |s| s["accounting"] = "exact".into()),
             ("not the statement", |s| s["private_logs"] = true.into()),
             ("event is", |s| {
                 s["event"] =
@@ -177,15 +185,20 @@ fn of_a_run_without_a_transcript_hashes_and_statement_are_checked() {
     let home = tempfile::tempdir().unwrap();
     let dir = train(home.path(), "dpsgd", &DPSGD);
     let found = verify(&dir).unwrap();
-    assert_eq!((&found["replayed"], &found["statement"], &found["steps"]), (&json!(false), &json!(2), &json!(20)));
+    assert_eq!((&found["replayed"], &found["statement"], &found["steps"]), (&json!(false), &json!(3), &json!(20)));
     assert!(found["not_checkable"].to_string().contains("clipped, noised and sampled"), "{found}");
     refuses(
         &dir,
         &[
-            ("eps (PLD, spent)", |s| s["claims"][0]["guarantee"]["eps"] = 0.1.into()),
-            ("eps (RDP, planned)", |s| s["claims"][3]["guarantee"]["eps"] = 0.1.into()),
+            ("nats (mutual information, spent): 0.001 is claimed", |s| {
+                s["claims"][0]["guarantee"]["nats"] = 1e-3.into()
+            }),
+            ("nats_charged", |s| s["nats_charged"] = 1e-3.into()),
+            ("eps (PLD, spent)", |s| s["claims"][1]["guarantee"]["eps"] = 0.1.into()),
+            ("nats (mutual information, planned)", |s| s["claims"][3]["guarantee"]["nats"] = 1e-3.into()),
+            ("eps (RDP, planned)", |s| s["claims"][5]["guarantee"]["eps"] = 0.1.into()),
             ("released", |s| s["released"]["noise_multiplier"] = 9.0.into()),
-            ("does not follow", |s| s["claims"][0]["guarantee"] = json!({"kind": "mutual-information", "nats": 1e-3})),
+            ("does not follow", |s| s["claims"][1]["guarantee"] = json!({"kind": "mutual-information", "nats": 1e-3})),
             ("perfectly private", |s| s["not_met"] = json!(["perfectly private"])),
         ],
     );
@@ -210,7 +223,7 @@ fn rewrite(path: &Path, edit: impl FnOnce(&mut Value, &mut Vec<u8>) -> String) {
     let mut header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     let mut data = bytes[8 + length..].to_vec();
     let mut text = edit(&mut header, &mut data);
-    while text.len() % 8 > 0 {
+    while !text.len().is_multiple_of(8) {
         text.push(' ');
     }
     std::fs::write(path, [&(text.len() as u64).to_le_bytes(), text.as_bytes(), &data].concat()).unwrap();
@@ -266,6 +279,34 @@ fn a_file_hidden_in_a_tensor_that_the_model_does_not_use_is_refused() {
         assert!(found["not_bound"].to_string().contains("extra.bin"), "{found}");
         assert!(!found["not_bound"].to_string().contains("config.json"), "{found}");
     }
+}
+
+/// Sign a transcript anew after `edit`, as whoever forges one would.
+fn forge(dir: &Path, edit: impl FnOnce(&mut Value)) {
+    use sha2::{Digest, Sha256};
+    let path = dir.join("transcript.json");
+    let mut value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    edit(&mut value);
+    value["checksum"] = "".into();
+    let sum: String = Sha256::digest(value.to_string()).iter().map(|b| format!("{b:02x}")).collect();
+    value["checksum"] = sum.into();
+    std::fs::write(path, serde_json::to_string_pretty(&value).unwrap()).unwrap();
+}
+
+#[test]
+fn a_promise_in_the_place_of_the_methods_name_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = train(home.path(), "run", &BIT);
+    let promise = "ferret-max`, proven to be (0.001, 1e-9)-private by `an audit";
+    forge(&dir, |t| t["settings"]["method"] = promise.into());
+    restate(&dir, |s| s["method"] = promise.into());
+    let said = verify(&dir).expect_err("a page with a promise that no one made");
+    assert!(said.contains("method is no name"), "{said}");
+    assert!(!said.contains("0.001"), "{said}");
+    // The forger's checksum is right: with an honest name all is well.
+    forge(&dir, |t| t["settings"]["method"] = "ferret-max".into());
+    restate(&dir, |s| s["method"] = "ferret-max".into());
+    verify(&dir).unwrap();
 }
 
 #[test]
@@ -341,7 +382,8 @@ fn what_no_one_can_check_is_printed() {
         "what no one can check afterwards",
         "that batches were drawn, and that bits were flipped,",
         "no other run used them",
-        "the statement (version 2) is the one that settings and releases lead to",
+        "that a record was a line of the data, as privacy.json says",
+        "the statement (version 3) is the one that settings and releases lead to",
         "log.jsonl is not the base model's",
     ] {
         assert!(said.contains(sentence), "{sentence:?} is missing: {said}");
@@ -352,7 +394,7 @@ fn what_no_one_can_check_is_printed() {
         "one record replaced by an empty one",
         "This statement covers one run",
         "the number of steps T are public",
-        "Form and rules: version 2",
+        "Form and rules: version 3",
     ] {
         assert!(page.contains(sentence), "{sentence:?} is missing: {page}");
     }

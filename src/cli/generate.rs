@@ -5,7 +5,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::generate::{Sampling, generate};
-use crate::model::tokenizer::Tokenizer;
+use crate::model::tokenizer::{Message, Tokenizer};
 use crate::model::{Decoder, Weights};
 use serde_json::json;
 
@@ -21,6 +21,9 @@ pub struct Args {
     /// Text to go on from
     #[arg(long, required_unless_present = "prompt_tokens", conflicts_with = "prompt_tokens")]
     prompt: Option<String>,
+    /// The prompt is what a user says: put it into the model's chat template
+    #[arg(long, requires = "prompt")]
+    chat: bool,
     /// Token ids to go on from, for models without a tokenizer
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     prompt_tokens: Option<Vec<u32>>,
@@ -97,12 +100,12 @@ impl Job for Work<'_> {
     }
 }
 
-/// Run the verb.
+/// Continue a prompt, printing tokens as they come.
 pub fn run(args: Args) -> Result<()> {
     let (checkpoint, tokenizer) = args.model.open()?;
     let prompt = match (&args.prompt, &args.prompt_tokens) {
         (Some(text), _) => match &tokenizer {
-            Some(tokenizer) => tokenizer.encode(text)?,
+            Some(tokenizer) => prompt_tokens(tokenizer, text, args.chat)?,
             None => {
                 let what = "has no tokenizer, so --prompt cannot be read: give --prompt-tokens";
                 return Err(Error::file(&checkpoint.folder, what));
@@ -110,7 +113,7 @@ pub fn run(args: Args) -> Result<()> {
         },
         (None, tokens) => tokens.clone().unwrap_or_default(),
     };
-    if !args.json && args.prompt.is_some() {
+    if !args.json && args.prompt.is_some() && !args.chat {
         fsio::print(args.prompt.as_deref().unwrap_or_default())?;
     }
     let (context, eos) = (checkpoint.weights.config.positions, checkpoint.weights.config.eos);
@@ -130,4 +133,16 @@ pub fn run(args: Args) -> Result<()> {
         eprintln!("{} tokens, {rate:.1} tokens/s", tokens.len());
     }
     Ok(())
+}
+
+/// The tokens of a prompt: as text with what belongs before every text, or as a user's turn and the beginning of the model's.
+fn prompt_tokens(tokenizer: &Tokenizer, text: &str, chat: bool) -> Result<Vec<u32>> {
+    if !chat {
+        return Ok([tokenizer.beginning(), &tokenizer.encode(text)?].concat());
+    }
+    let Some(template) = tokenizer.chat() else {
+        return Err(Error::file(tokenizer.path(), "its folder has no chat template: leave out --chat"));
+    };
+    let turn = Message { role: "user".into(), content: text.into() };
+    tokenizer.encode(&template.render(&[turn], true).map_err(Error::Usage)?)
 }

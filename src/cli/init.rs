@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::checkpoint::{self, Dtype, SaveOptions};
 use crate::model::config::Config;
-use crate::model::family::gpt2;
+use crate::model::family;
 use crate::model::init::{self, Preset};
 use crate::model::tokenizer::Tokenizer;
 use serde_json::json;
@@ -44,13 +44,13 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Run the verb.
+/// Write a fresh checkpoint.
 pub fn run(args: Args) -> Result<()> {
     let (mut config, text) = match (&args.preset, &args.config) {
         (Some(preset), _) => (preset.config(), None),
         (None, Some(path)) => {
             let text = fsio::read_text(path)?;
-            (gpt2::parse(&text, path)?.config, Some(text))
+            (family::parse(&text, path)?.config, Some(text))
         }
         (None, None) => return Err(Error::usage("give --preset or --config")),
     };

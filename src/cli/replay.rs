@@ -36,7 +36,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Run the verb.
+/// Rebuild the tuned weights from a transcript and write them, as training would have.
 pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new(&args.out)?;
     let transcript = read(&args.transcript)?;

@@ -30,7 +30,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Run the verb.
+/// Recompute what a run's folder claims, file by file; an error where one is not true.
 pub fn run(args: Args) -> Result<()> {
     let mut base = checkpoint::load(&args.base)?;
     let mut bar: Option<ProgressBar> = None;

@@ -4,6 +4,7 @@
 //! [`text`] how a plain text becomes windows, [`users`] how all that a person gave becomes one example.
 
 pub mod batches;
+mod chat;
 pub mod records;
 pub mod synthetic;
 pub mod text;
@@ -41,7 +42,8 @@ impl Example {
 }
 
 /// Which tokens of a record with a prompt count in the loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Loss {
     /// The response's, and the end-of-text token after it.
     #[default]
@@ -101,6 +103,8 @@ pub struct Dataset {
     pub left_out: usize,
     /// Whether some records name a user although an example is a record.
     pub names_users: bool,
+    /// Whether there are conversations, and the model has no chat template to write them by.
+    pub plain_chat: bool,
     /// By user: every line by itself, the unused ones too.
     lines: Vec<Example>,
 }
@@ -137,7 +141,14 @@ impl Dataset {
             notes.push(format!("{all} users, each sampled and clipped as one: what is promised is about a user"));
         } else if self.names_users {
             notes.push(
-                "records name their \"user\", and each counts by itself: --unit user makes a promise about a person"
+                "records name their \"user\", and each counts by itself: `unit` user makes a promise about a person"
+                    .into(),
+            );
+        }
+        if self.plain_chat {
+            notes.push(
+                "the model has no chat template: conversations are written as lines, \"user: ..\", \"assistant: ..\", with end-of-text \
+                 after each reply"
                     .into(),
             );
         }
@@ -208,7 +219,7 @@ pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadO
     } else {
         if options.unit != Unit::Record {
             let what =
-                "is plain text, which names no users: give records with a \"user\" each, or leave out --unit user";
+                "is plain text, which names no users: give records with a \"user\" each, or leave out `unit` user";
             return Err(Error::file(path, what));
         }
         text::load(path, content, tokenizer, options)?
@@ -221,7 +232,7 @@ fn no_stride(path: &Path, options: &LoadOptions) -> Result<()> {
     match options.stride {
         None => Ok(()),
         Some(_) => Err(Error::usage(format!(
-            "--stride belongs to plain text (.txt), and {} holds records, one window each: leave it out",
+            "`stride` belongs to plain text (.txt), and {} holds records, one window each: leave it out",
             path.display()
         ))),
     }

@@ -16,7 +16,7 @@ const SERIAL_BELOW: usize = 1 << 18;
 pub(super) const FEW_ROWS: usize = 4;
 
 /// An element's sum over k is formed in blocks of this many, each from zero: what matrixmultiply does, and so everyone here.
-pub(super) const KC: usize = 256;
+pub(crate) const KC: usize = 256;
 
 /// At most how often a term of an element's sum over k is rounded in `C <- A B + C`: its product (which a fused multiply-add does not
 /// round), the sum of its block, and the sum of blocks, where the `terms` that are not zero may lie anywhere among zeros.
@@ -125,7 +125,7 @@ fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: A
 }
 
 /// `C <- A B + onto` where B's rows are runs: they are added up in long vectors, block by block of k.
-fn by_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: ArrayViewMut2<F>) {
+pub(super) fn by_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: ArrayViewMut2<F>) {
     let (a, mut sums) = (a.as_standard_layout(), vec![F::zero(); b.ncols()]);
     for (a, mut c) in a.rows().into_iter().zip(c.rows_mut()) {
         let (a, c) = (a.to_slice().expect("standard layout"), c.as_slice_mut().expect("adjacent columns"));

@@ -5,7 +5,7 @@
 
 use crate::data::Example;
 use crate::error::Result;
-use crate::fsio;
+use crate::{fsio, hash};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -77,11 +77,7 @@ impl Cache {
 pub fn examples_sha256(examples: &[Example]) -> String {
     let mut hash = Sha256::new();
     add_examples(&mut hash, examples);
-    hex(hash)
-}
-
-pub(super) fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    hash::finish(hash)
 }
 
 fn add_examples(hash: &mut Sha256, examples: &[Example]) {
@@ -99,7 +95,7 @@ fn name(kind: &str, weights_sha256: &str, examples: &[Example]) -> String {
         hash.update(text);
     }
     add_examples(&mut hash, examples);
-    format!("{}.scores", hex(hash))
+    format!("{}.scores", hash::finish(hash))
 }
 
 /// The file's numbers, unless it is missing or damaged: then they are computed again.

@@ -29,7 +29,7 @@ impl Folder {
     pub fn begin(dir: &Path, secret: &Secret) -> Result<Self> {
         fsio::must_be_new(dir).map_err(|e| match e {
             Error::File { path, what } if path.join(STATE).is_dir() => {
-                Error::File { path, what: format!("{what}, or continue the unfinished run there with --resume") }
+                Error::File { path, what: format!("{what}, or continue the unfinished run there with `resume`") }
             }
             e => e,
         })?;
@@ -52,9 +52,9 @@ impl Folder {
         }
         if !key {
             let what = if state.is_dir() {
-                "the run there stopped before it had begun: remove the folder and leave out --resume"
+                "the run there stopped before it had begun: remove the folder and leave out `resume`"
             } else {
-                "there is no unfinished run to resume: leave out --resume to begin one"
+                "there is no unfinished run to resume: leave out `resume` to begin one"
             };
             return Err(Error::file(dir, what));
         }

@@ -33,7 +33,7 @@ impl<B: Backend> Held<B> {
     }
 
     /// The backend and the weights in its memory, in layout order, to be changed there.
-    pub fn parts(&mut self) -> (&B, &mut [B::Tensor]) {
+    pub fn parts(&mut self) -> (&B, &mut [B::Weight]) {
         self.mirror = None;
         (&self.decoder.backend, &mut self.decoder.params)
     }
@@ -47,17 +47,18 @@ impl<B: Backend> Held<B> {
     ) -> Result<R> {
         let Self { decoder: Decoder { backend, params, .. }, mirror } = self;
         if is_host(backend) {
-            let mut slices: Vec<&mut [f32]> = params.iter_mut().filter_map(|p| backend.host_mut(p)).collect();
+            let mut slices: Vec<&mut [f32]> =
+                params.iter_mut().filter_map(|p| backend.host_mut(backend.master(p))).collect();
             return f(&mut slices);
         }
         let mirror = match mirror {
             Some(mirror) => mirror,
-            None => mirror.insert(params.iter().map(|p| backend.download(p)).collect::<Result<_>>()?),
+            None => mirror.insert(params.iter().map(|p| backend.download_weight(p)).collect::<Result<_>>()?),
         };
         let result = f(&mut mirror.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>())?;
         for (i, (param, data)) in params.iter_mut().zip(mirror).enumerate() {
             if touched(ParamId(i)) {
-                backend.write(param, data)?;
+                backend.write(backend.master(param), data)?;
             }
         }
         Ok(result)

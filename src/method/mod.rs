@@ -12,10 +12,12 @@ pub mod ferret;
 pub mod folder;
 pub mod groups;
 pub mod held;
+pub mod mechanism;
 pub mod sampler;
 mod tally;
 pub mod verify;
 
 pub use boundary::{Opening, Sensitive};
 pub use held::Held;
+pub use mechanism::{Crossing, Mechanism};
 pub use sampler::Samples;

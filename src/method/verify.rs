@@ -226,6 +226,12 @@ fn never_checkable(statement: Option<&Statement>) -> Vec<String> {
     if let Some(s) = statement {
         let kept = if s.private_logs { "were" } else { "were not" };
         out.push(format!("that private logs {kept} written, as {STATEMENT} says"));
+        let unit = match (s.users, s.windows) {
+            (true, _) => "all that one user gave",
+            (_, true) => "a window of a text",
+            _ => "a line of the data",
+        };
+        out.push(format!("that a record was {unit}, as {STATEMENT} says"));
         if !s.insecure_seed {
             out.push(format!("that the secret key came from the operating system, as {STATEMENT} says"));
         }

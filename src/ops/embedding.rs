@@ -1,28 +1,28 @@
-//! Token and position embedding: `x_i = wte[id_i] + wpe[position_i]`.
+//! Token and position embedding: `x_i = wte[id_i] + wpe[position_i]`, or the former alone where positions are not learned.
 
-use super::{for_row_blocks, slice};
-use crate::kernel::Real;
+use super::for_row_blocks;
+use crate::kernel::{Real, elementwise};
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
 
-/// `x_i = wte[id_i] + wpe[position_i]`.
+/// `x_i = tokens[id_i] + table[position_i]` with learned positions, `(positions, table)`; `x_i = tokens[id_i]` without. A table is a function
+/// that copies out a row, because it may be stored in fewer bits.
 ///
-/// Shapes: `ids`, `positions`: N; `tokens`: (V, C); `wpe`: (P, C); `x`: (N, C). Ids and positions are in range.
+/// Shapes: `ids`, `positions`: N; rows and `x`: (N, C). Ids and positions are in range.
 pub fn forward<F: Real>(
     ids: &[u32],
-    positions: &[u32],
-    tokens: ArrayView2<F>,
-    wpe: ArrayView2<F>,
+    tokens: impl Fn(u32, &mut [F]) + Sync,
+    learned: Option<(&[u32], impl Fn(u32, &mut [F]) + Sync)>,
     mut x: ArrayViewMut2<F>,
 ) {
-    let c = x.ncols();
-    let (tokens, wpe) = (slice(&tokens), slice(&wpe));
+    let c = x.ncols().max(1);
     for_row_blocks(&mut x, |first, block| {
-        for (i, row) in block.chunks_exact_mut(c).enumerate() {
-            let token = &tokens[ids[first + i] as usize * c..][..c];
-            let position = &wpe[positions[first + i] as usize * c..][..c];
-            for ((x, &t), &p) in row.iter_mut().zip(token).zip(position) {
-                *x = t + p;
+        let mut position = vec![F::zero(); if learned.is_some() { c } else { 0 }];
+        for (i, x) in block.chunks_exact_mut(c).enumerate() {
+            tokens(ids[first + i], x);
+            if let Some((positions, table)) = &learned {
+                table(positions[first + i], &mut position);
+                elementwise::add(&position, x);
             }
         }
     });
@@ -74,6 +74,10 @@ mod tests {
     use crate::ops::check::{Op, check};
     use ndarray::Array2;
 
+    fn copy<F: Real>(table: &Array2<F>) -> impl Fn(u32, &mut [F]) + Sync {
+        |i, to| to.copy_from_slice(table.row(i as usize).to_slice().unwrap())
+    }
+
     #[test]
     fn gradients_and_tangents_agree() {
         let (v, p, c) = (7, 5, 131);
@@ -83,7 +87,7 @@ mod tests {
                 inputs: vec![noise(v, c, 1), noise(p, c, 2)],
                 forward: &|w| {
                     let mut x = Array2::zeros((ids.len(), c));
-                    forward(&ids, &positions, w[0].view(), w[1].view(), x.view_mut());
+                    forward(&ids, copy(&w[0]), Some((&positions, copy(&w[1]))), x.view_mut());
                     x
                 },
                 backward: &|_, dy| {
@@ -98,6 +102,17 @@ mod tests {
                     x
                 },
             });
+        }
+    }
+
+    #[test]
+    fn tokens_alone_are_rows_of_their_table() {
+        let tokens = noise::<f32>(7, 5, 1);
+        let mut x = Array2::zeros((3, 5));
+        let nothing = None::<(&[u32], fn(u32, &mut [f32]))>;
+        forward(&[6, 0, 6], copy(&tokens), nothing, x.view_mut());
+        for (row, id) in x.rows().into_iter().zip([6, 0, 6]) {
+            assert_eq!(row, tokens.row(id));
         }
     }
 }

@@ -172,6 +172,9 @@ fn event(statement: &Statement) -> Option<Event> {
         Released::NoisedSums { count, noise_multiplier, .. } => {
             Some(Event::SubsampledGaussian { noise_multiplier, sampling_rate, steps: count })
         }
+        Released::NoisedSketches { count, numbers: bits, noise_multiplier, .. } => {
+            Some(Event::SubsampledSigns { noise_multiplier, bits, sampling_rate, steps: count })
+        }
         Released::FlippedBits { count, batches, flip } => {
             let fires = alone(count, batches)?;
             Some(Event::SubsampledRandomisedResponse { flip, sampling_rate, fires })
@@ -216,9 +219,9 @@ fn eps_delta(
     }
     let asked = statements.iter().filter_map(Statement::delta).fold(0.0, f64::max);
     let own = delta.map_or(asked, |delta| delta - added);
-    if !(own > 0.0) {
+    if own.is_nan() || own <= 0.0 {
         return Err(Error::Privacy(format!(
-            "the runs that cannot be composed exactly have deltas that add up to {added:e}: give a --delta above that, or none"
+            "the runs that cannot be composed exactly have deltas that add up to {added:e}: give a `delta` above that, or none"
         )));
     }
     let event = Event::Composed(events);

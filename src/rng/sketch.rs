@@ -35,7 +35,8 @@ pub const MOST_BUCKETS: usize = 1 << 24;
 pub const COUNTS: u64 = 1 << 40;
 
 /// How elements fall into buckets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum SketchKind {
     /// Bucket (h1(row) + h2(column)) mod k: from factors, by Fourier transforms.

@@ -4,6 +4,7 @@ use super::arm::{Arm, Plan};
 use super::settings::{self, Common};
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::hash::sha256;
 use crate::method::dense;
 use crate::method::ferret::{self, BatchPer, Payload, Route};
 use crate::method::groups::Grouping;
@@ -11,7 +12,6 @@ use crate::model::Layout;
 use crate::optim::{Schedule, Silent};
 use crate::rng::Direction;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 /// Changes whenever the same spec would give another result.
 const VERSION: u32 = 1;
@@ -152,8 +152,7 @@ impl Spec {
     /// The name of its file: a hash of everything that decides it.
     pub fn hash(&self) -> String {
         let text = serde_json::to_string(self).expect("plain values");
-        let digest = Sha256::digest(format!("{VERSION} {text}"));
-        digest[..16].iter().map(|b| format!("{b:02x}")).collect()
+        sha256(format!("{VERSION} {text}"))[..32].to_owned()
     }
 
     /// Which runs take the same time a computed step: all but seed, budget, rate and length.

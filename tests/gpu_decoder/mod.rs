@@ -1,9 +1,9 @@
 //! The whole decoder on the GPU: against the CPU, against PyTorch, and against itself.
 
 use crate::{compare, gpus};
-use ferret::backend::{Backend, Cpu, Gpu};
+use ferret::backend::{Backend, Cpu, Gpu, Memory};
 use ferret::grad::{ClipFunction, Clipping, Dense, GroupDirection, GroupDot, Norms, PerSample, Style, Sum};
-use ferret::model::{Batch, Decoder, Layout, ParamId, Reduction, Weights, checkpoint};
+use ferret::model::{Activation, Batch, Decoder, Layout, Mlp, ParamId, Reduction, Weights, checkpoint};
 use ferret::ops::sample_norm::COLUMNS;
 use ferret::rng::{Direction, DirectionStream};
 use safetensors::SafeTensors;
@@ -106,7 +106,7 @@ fn decoders_of_other_shapes_agree_with_the_cpu() {
         let config = common::config(|c| {
             c.tied = i != 1;
             c.scale_by_layer = i == 1;
-            c.activation = [ferret::model::Activation::GeluTanh, ferret::model::Activation::GeluErf][i % 2];
+            c.mlp = Mlp::Plain([Activation::GeluTanh, Activation::GeluErf][i % 2]);
         });
         let batch = common::batch(&config, lengths, 5);
         let w = batch.weights(Reduction::SampleMean);

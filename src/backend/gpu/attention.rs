@@ -2,18 +2,11 @@
 
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
+use super::params::{self, Params};
+use super::rows::{Empty, LANES};
 use super::tensor::{Tensor, Window};
-use crate::ops::Segments;
+use crate::ops::{Heads, Parts, Qkv, Segments};
 use std::ops::Range;
-
-/// One call's shape.
-#[derive(Clone, Copy)]
-pub(super) struct Shape {
-    pub(super) heads: usize,
-    /// Width of the output: heads times the width of a head.
-    pub(super) width: usize,
-    pub(super) scale: f64,
-}
 
 /// Bytes of workgroup memory with a block of this side: `tiles` tiles of a head's rows, `scores` blocks of scores.
 fn workgroup_bytes(head_width: usize, block: usize, tiles: usize, scores: usize) -> usize {
@@ -27,65 +20,89 @@ fn block_side(c: &Context, head_width: usize, tiles: usize, scores: usize) -> Op
     if side.is_none() {
         c.fault.set(format!(
             "attention heads of width {head_width} need {} bytes of workgroup memory and the adapter has {limit} \
-             (max_compute_workgroup_storage_size): use --device cpu",
+             (max_compute_workgroup_storage_size): use `device` cpu",
             workgroup_bytes(head_width, 8, tiles, scores)
         ));
     }
     side
 }
 
-/// The shader's parameters.
-#[derive(Default)]
-struct Params<'a> {
-    work: usize,
-    keep_lse: bool,
-    q: Option<Window<'a>>,
-    k: Option<Window<'a>>,
-    v: Option<Window<'a>>,
-    out: Option<Window<'a>>,
-    lse: Option<Window<'a>>,
-    dot: Option<Window<'a>>,
-    rows: usize,
-    cols: usize,
+/// What the workgroups of one call work on, and the parameters that say how.
+struct Call {
+    /// Number of blocks of rows.
+    blocks: usize,
+    /// The shader's items: four words a block, and the heads' slopes.
+    items: Vec<u32>,
+    params: params::Attention,
 }
 
-impl Params<'_> {
-    fn words(&self, shape: Shape) -> [u32; 19] {
-        let start = |w: &Option<Window>| w.map_or(0, |w| w.start);
-        let line = |w: &Option<Window>| w.map_or(0, |w| w.line);
-        [
-            self.work as u32,
-            shape.heads as u32,
-            (shape.scale as f32).to_bits(),
-            self.keep_lse as u32,
-            start(&self.q),
-            line(&self.q),
-            start(&self.k),
-            line(&self.k),
-            start(&self.v),
-            line(&self.v),
-            start(&self.out),
-            line(&self.out),
-            start(&self.lse),
-            line(&self.lse),
-            start(&self.dot),
-            line(&self.dot),
-            shape.width as u32,
-            self.rows as u32,
-            self.cols as u32,
-        ]
+impl Call {
+    /// Of blocks (first row of the segment's keys, its number of keys, position in the segment, row among the queries).
+    fn new(blocks: impl Iterator<Item = [usize; 4]>, heads: &Heads) -> Self {
+        let mut items: Vec<u32> = blocks.flatten().map(|x| x as u32).collect();
+        let blocks = items.len() / 4;
+        if heads.alibi {
+            items.extend(heads.slopes().iter().map(|&slope| (slope as f32).to_bits()));
+            items.resize(items.len().next_multiple_of(4), 0);
+        }
+        let params = params::Attention {
+            work: (blocks * heads.heads) as u32,
+            heads: heads.heads as u32,
+            group: heads.group() as u32,
+            scale: heads.scale as f32,
+            window: heads.window.map_or(u32::MAX, |window| window.min(u32::MAX as usize) as u32),
+            slopes: if heads.alibi { blocks as u32 } else { 0 },
+            ..Default::default()
+        };
+        Self { blocks, items, params }
     }
-}
 
-/// The blocks of every segment, as the shader's items.
-fn items(segments: &Segments, block: usize) -> Vec<u32> {
-    let mut items = Vec::new();
-    for range in segments.iter() {
-        for position in (0..range.len()).step_by(block) {
-            items.extend([range.start, range.len(), position, range.start + position].map(|x| x as u32));
+    /// Of the blocks of every segment.
+    fn of(segments: &Segments, block: usize, heads: &Heads) -> Self {
+        let blocks = segments.iter().flat_map(|range| {
+            let (start, len) = (range.start, range.len());
+            (0..len).step_by(block).map(move |position| [start, len, position, start + position])
+        });
+        Self::new(blocks, heads)
+    }
+
+    /// The parameters with queries, keys and values in their places.
+    fn with(&self, [q, k, v]: [Window; 3]) -> params::Attention {
+        params::Attention {
+            q_start: q.start,
+            q_line: q.line,
+            k_start: k.start,
+            k_line: k.line,
+            v_start: v.start,
+            v_line: v.line,
+            ..self.params
         }
     }
-    items
+}
+
+/// The rows `rows` of queries, keys and values.
+fn windows<'a>(qkv: Qkv<&'a Tensor>, heads: &Heads, rows: &Range<usize>) -> [Window<'a>; 3] {
+    qkv.columns(heads.columns()).map(|(x, first)| x.window(rows.clone()).shifted(first))
+}
+
+/// Columns of the widest matrix of a projection.
+fn widest(qkv: Qkv<&Tensor>) -> usize {
+    qkv.iter().map(|x| x.cols).max().unwrap_or(0)
+}
+
+/// Copy `cols` columns of every row of one window into another.
+fn store(c: &Context, constants: &[u32], from: Window, to: Window, rows: usize, cols: usize) {
+    let params = params::Attention {
+        q_start: from.start,
+        q_line: from.line,
+        out_start: to.start,
+        out_line: to.line,
+        rows: rows as u32,
+        cols: cols as u32,
+        ..Default::default()
+    };
+    let args = [Arg::Rows(from), Arg::Rows(to)];
+    c.run(&kernels::ATTENTION_STORE, constants, &args, params.words(), (rows * cols).div_ceil(LANES), 0.0);
 }
 
 /// Whole segments whose rows fit a binding together, with their rows.
@@ -94,7 +111,7 @@ pub(super) fn groups(c: &Context, segments: &Segments, columns: usize) -> Vec<(R
     if segments.longest() > fit {
         c.fault.set(format!(
             "a sequence of {} rows of {columns} numbers is longer than the {fit} rows that fit the adapter's limit for one \
-             binding (max_storage_buffer_binding_size): use shorter sequences, or --device cpu",
+             binding (max_storage_buffer_binding_size): use shorter sequences, or `device` cpu",
             segments.longest()
         ));
         return Vec::new();
@@ -105,124 +122,174 @@ pub(super) fn groups(c: &Context, segments: &Segments, columns: usize) -> Vec<(R
     segments.chunks(fit).into_iter().map(chunk).filter(|(rows, _)| !rows.is_empty()).collect()
 }
 
-/// Multiply-adds of attention's two products, for a rough estimate of the work.
-fn flops(segments: &Segments, width: usize, products: usize) -> f64 {
-    segments.iter().map(|r| (r.len() * r.len()) as f64).sum::<f64>() * (width * products) as f64
+/// Multiply-adds of attention's products, for a rough estimate of the work.
+fn flops(segments: &Segments, heads: &Heads, products: usize) -> f64 {
+    let seen = |len: usize| (len * len.min(heads.window.unwrap_or(len))) as f64;
+    segments.iter().map(|r| seen(r.len())).sum::<f64>() * (heads.heads * heads.width * products) as f64
 }
 
-pub(super) fn forward(c: &Context, qkv: &Tensor, segments: &Segments, shape: Shape, out: &Tensor, lse: &Tensor) {
-    let head = shape.width / shape.heads;
-    let Some(block) = block_side(c, head, 2, 1) else { return };
-    for (rows, segments) in groups(c, segments, qkv.cols) {
-        let (x, items) = (qkv.window(rows.clone()), items(&segments, block));
-        let (k, v) = (x.shifted(shape.width), x.shifted(2 * shape.width));
-        let (out, lse) = (out.window(rows.clone()), lse.window(rows));
-        let work = items.len() / 4 * shape.heads;
-        let params = Params {
-            work,
-            keep_lse: true,
-            q: Some(x),
-            k: Some(k),
-            v: Some(v),
-            out: Some(out),
-            lse: Some(lse),
-            ..Default::default()
-        };
-        let args = [Arg::Words(&items), Arg::Rows(x), Arg::Rows(k), Arg::Rows(v), Arg::Rows(out), Arg::Rows(lse)];
-        let constants = [head as u32, block as u32];
-        c.run(&kernels::ATTENTION, &constants, &args, &params.words(shape), work, flops(&segments, shape.width, 2));
+pub(super) fn forward(c: &Context, qkv: Qkv<&Tensor>, segments: &Segments, heads: &Heads, out: &Tensor, lse: &Tensor) {
+    let Some(block) = block_side(c, heads.width, 2, 1) else { return };
+    for (rows, segments) in groups(c, segments, widest(qkv)) {
+        let (x, call) = (windows(qkv, heads, &rows), Call::of(&segments, block, heads));
+        let (to, l) = (out.window(rows.clone()), lse.window(rows));
+        run_forward(c, &call, block, heads, x, to, (l, true), flops(&segments, heads, 2));
     }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn run_forward(
+    c: &Context,
+    call: &Call,
+    block: usize,
+    heads: &Heads,
+    x: [Window; 3],
+    out: Window,
+    (lse, keep_lse): (Window, bool),
+    flops: f64,
+) {
+    let params = params::Attention {
+        keep_lse: keep_lse as u32,
+        out_start: out.start,
+        out_line: out.line,
+        lse_start: lse.start,
+        lse_line: lse.line,
+        ..call.with(x)
+    };
+    let [q, k, v] = x.map(Arg::Rows);
+    let args = [Arg::Words(&call.items), q, k, v, Arg::Rows(out), Arg::Rows(lse)];
+    let constants = [heads.width as u32, block as u32, 2];
+    c.run(&kernels::ATTENTION, &constants, &args, params.words(), call.blocks * heads.heads, flops);
 }
 
 /// `qkv`'s keys and values into rows `past..` of the caches, and its queries against all of them.
 pub(super) fn cached(
     c: &Context,
-    qkv: &Tensor,
+    qkv: Qkv<&Tensor>,
     (keys, values): (&Tensor, &Tensor),
     past: usize,
-    shape: Shape,
+    heads: &Heads,
     out: &Tensor,
     lse: &Tensor,
 ) {
-    let (n, width, head) = (qkv.rows, shape.width, shape.width / shape.heads);
-    let Some(block) = block_side(c, head, 2, 1) else { return };
+    let (n, [.., kv_cols]) = (out.rows, heads.columns());
+    let Some(block) = block_side(c, heads.width, 2, 1) else { return };
     // One window each: a cache is one sequence.
-    if groups(c, &Segments::from_lengths([past + n]), qkv.cols).is_empty() {
+    if groups(c, &Segments::from_lengths([past + n]), widest(qkv)).is_empty() {
         return;
     }
-    let constants = [head as u32, block as u32];
-    let x = qkv.whole();
-    for (part, cache) in [(1, keys), (2, values)] {
-        let to = cache.window(past..past + n);
-        let from = x.shifted(part * width);
-        let params = Params { q: Some(from), out: Some(to), rows: n, cols: width, ..Default::default() };
-        let args = [Arg::Rows(from), Arg::Rows(to)];
-        c.run(&kernels::ATTENTION_STORE, &constants, &args, &params.words(shape), (n * width).div_ceil(64), 0.0);
+    let [q, k, v] = windows(qkv, heads, &(0..n));
+    for (from, cache) in [(k, keys), (v, values)] {
+        let constants = [heads.width as u32, block as u32, 2];
+        store(c, &constants, from, cache.window(past..past + n), n, kv_cols);
     }
-    let items: Vec<u32> =
-        (0..n).step_by(block).flat_map(|row| [0, past + n, past + row, row].map(|x| x as u32)).collect();
-    let (k, v, to, lse) = (keys.window(0..past + n), values.window(0..past + n), out.whole(), lse.whole());
-    let work = items.len() / 4 * shape.heads;
-    let params =
-        Params { work, q: Some(x), k: Some(k), v: Some(v), out: Some(to), lse: Some(lse), ..Default::default() };
-    let args = [Arg::Words(&items), Arg::Rows(x), Arg::Rows(k), Arg::Rows(v), Arg::Rows(to), Arg::Rows(lse)];
-    let flops = (4 * n * (past + n) * width) as f64;
-    c.run(&kernels::ATTENTION, &constants, &args, &params.words(shape), work, flops);
+    let call = Call::new((0..n).step_by(block).map(|row| [0, past + n, past + row, row]), heads);
+    let x = [q, keys.window(0..past + n), values.window(0..past + n)];
+    let flops = (4 * n * (past + n) * out.cols) as f64;
+    run_forward(c, &call, block, heads, x, out.whole(), (lse.whole(), false), flops);
 }
 
-#[allow(clippy::too_many_arguments)]
+/// Keys and values of a split projection are written side by side and copied apart: a kernel writes to one matrix.
 pub(super) fn backward(
     c: &Context,
-    dout: &Tensor,
-    out: &Tensor,
-    lse: &Tensor,
-    qkv: &Tensor,
+    (dout, out, lse): (&Tensor, &Tensor, &Tensor),
+    qkv: Qkv<&Tensor>,
     segments: &Segments,
-    shape: Shape,
-    delta: &Tensor,
-    dqkv: &Tensor,
+    heads: &Heads,
+    d: Qkv<&Tensor>,
+    empty: Empty,
 ) {
-    let head = shape.width / shape.heads;
-    let Some(block) = block_side(c, head, 4, 2) else { return };
-    let constants = [head as u32, block as u32];
-    for (rows, segments) in groups(c, segments, qkv.cols) {
-        let (x, d, l) = (qkv.window(rows.clone()), dout.window(rows.clone()), lse.window(rows.clone()));
-        let (o, delta) = (out.window(rows.clone()), delta.window(0..rows.len()));
-        let pairs = rows.len() * shape.heads;
-        let params = Params { work: pairs, q: Some(o), lse: Some(delta), dot: Some(d), ..Default::default() };
-        let args = [Arg::Rows(o), Arg::Rows(d), Arg::Rows(delta)];
-        c.run(&kernels::ATTENTION_DELTAS, &constants, &args, &params.words(shape), pairs.div_ceil(64), 0.0);
-
-        let (to, items) = (dqkv.window(rows.clone()), items(&segments, block));
-        let work = items.len() / 4 * shape.heads;
-        let params = Params { work, q: Some(x), out: Some(to), lse: Some(l), dot: Some(d), ..Default::default() };
-        let pass = |kernel: &'static Kernel, products| {
-            let args = [Arg::Words(&items), Arg::Rows(x), Arg::Rows(l), Arg::Rows(d), Arg::Rows(delta), Arg::Rows(to)];
-            c.run(kernel, &constants, &args, &params.words(shape), work, flops(&segments, shape.width, products));
+    let Some(block) = block_side(c, heads.width, 4, 2) else { return };
+    let (constants, [_, kv_cols, _]) = ([heads.width as u32, block as u32, 4], heads.columns());
+    for (rows, segments) in groups(c, segments, widest(qkv).max(2 * kv_cols)) {
+        let (x, g, l) = (windows(qkv, heads, &rows), dout.window(rows.clone()), lse.window(rows.clone()));
+        let (o, pairs) = (out.window(rows.clone()), rows.len() * heads.heads);
+        let kept = empty(rows.len(), 2 * heads.heads);
+        let kept = kept.whole();
+        let call = Call::of(&segments, block, heads);
+        let base = params::Attention {
+            lse_start: l.start,
+            lse_line: l.line,
+            kept_start: kept.start,
+            kept_line: kept.line,
+            dot_start: g.start,
+            dot_line: g.line,
+            ..call.with(x)
         };
-        pass(&kernels::ATTENTION_QUERIES, 3);
-        pass(&kernels::ATTENTION_KEYS, 4);
+        let params = params::Attention { work: pairs as u32, q_start: o.start, q_line: o.line, ..base };
+        let args = [Arg::Rows(o), Arg::Rows(l), Arg::Rows(g), Arg::Rows(kept)];
+        c.run(&kernels::ATTENTION_DELTAS, &constants, &args, params.words(), pairs.div_ceil(LANES), 0.0);
+
+        let pass = |kernel: &'static Kernel, owners: usize, to: Window, second: u32, products| {
+            let work = call.blocks * owners;
+            let params = params::Attention {
+                work: work as u32,
+                out_start: to.start,
+                out_line: to.line,
+                second_start: second,
+                ..base
+            };
+            let [q, k, v] = x.map(Arg::Rows);
+            let args = [Arg::Words(&call.items), q, k, v, Arg::Rows(g), Arg::Rows(kept), Arg::Rows(to)];
+            c.run(kernel, &constants, &args, params.words(), work, flops(&segments, heads, products));
+        };
+        let [dq, dk, dv] = windows(d, heads, &rows);
+        pass(&kernels::ATTENTION_QUERIES, heads.heads, dq, 0, 3);
+        match d {
+            Parts::Fused(_) => pass(&kernels::ATTENTION_KEYS, heads.kv_heads, dk, dv.start, 4),
+            Parts::Split(_) => {
+                let both = empty(rows.len(), 2 * kv_cols);
+                let (first, second) = (both.whole(), both.whole().shifted(kv_cols));
+                pass(&kernels::ATTENTION_KEYS, heads.kv_heads, first, second.start, 4);
+                store(c, &constants, first, dk, rows.len(), kv_cols);
+                store(c, &constants, second, dv, rows.len(), kv_cols);
+            }
+        }
     }
 }
 
+/// Tangents of a split projection are copied side by side: a kernel reads so many matrices and no more.
+#[allow(clippy::too_many_arguments)]
 pub(super) fn jvp(
     c: &Context,
-    qkv: &Tensor,
-    qkv_dot: &Tensor,
+    qkv: Qkv<&Tensor>,
+    qkv_dot: Qkv<&Tensor>,
     lse: &Tensor,
     segments: &Segments,
-    shape: Shape,
+    heads: &Heads,
     out_dot: &Tensor,
+    empty: Empty,
 ) {
-    let head = shape.width / shape.heads;
-    let Some(block) = block_side(c, head, 4, 2) else { return };
-    for (rows, segments) in groups(c, segments, qkv.cols) {
-        let (x, d, l) = (qkv.window(rows.clone()), qkv_dot.window(rows.clone()), lse.window(rows.clone()));
-        let (to, items) = (out_dot.window(rows), items(&segments, block));
-        let work = items.len() / 4 * shape.heads;
-        let params = Params { work, q: Some(x), out: Some(to), lse: Some(l), dot: Some(d), ..Default::default() };
-        let args = [Arg::Words(&items), Arg::Rows(x), Arg::Rows(l), Arg::Rows(d), Arg::Rows(to)];
-        let constants = [head as u32, block as u32];
-        c.run(&kernels::ATTENTION_JVP, &constants, &args, &params.words(shape), work, flops(&segments, shape.width, 6));
+    let Some(block) = block_side(c, heads.width, 4, 2) else { return };
+    let (constants, columns) = ([heads.width as u32, block as u32, 4], heads.columns());
+    for (rows, segments) in groups(c, segments, columns.iter().sum()) {
+        let together = matches!(qkv_dot, Parts::Split(_)).then(|| empty(rows.len(), columns.iter().sum()));
+        if let Some(together) = &together {
+            let to = windows(Parts::Fused(together), heads, &(0..rows.len()));
+            for ((from, to), cols) in windows(qkv_dot, heads, &rows).into_iter().zip(to).zip(columns) {
+                store(c, &constants, from, to, rows.len(), cols);
+            }
+        }
+        let tangents = match &together {
+            Some(together) => windows(Parts::Fused(together), heads, &(0..rows.len())),
+            None => windows(qkv_dot, heads, &rows),
+        };
+        let (x, l, to) = (windows(qkv, heads, &rows), lse.window(rows.clone()), out_dot.window(rows));
+        let call = Call::of(&segments, block, heads);
+        let params = params::Attention {
+            out_start: to.start,
+            out_line: to.line,
+            lse_start: l.start,
+            lse_line: l.line,
+            dot_start: tangents[0].start,
+            dot_line: tangents[0].line,
+            k_dot: tangents[1].start,
+            v_dot: tangents[2].start,
+            ..call.with(x)
+        };
+        let [q, k, v] = x.map(Arg::Rows);
+        let args = [Arg::Words(&call.items), q, k, v, Arg::Rows(l), Arg::Rows(tangents[0]), Arg::Rows(to)];
+        let work = call.blocks * heads.heads;
+        c.run(&kernels::ATTENTION_JVP, &constants, &args, params.words(), work, flops(&segments, heads, 6));
     }
 }

@@ -47,10 +47,19 @@ kernels! {
     COLUMNS = "reduce" "columns" [1 read, 2 write];
     ROW_DOTS = "reduce" "row_dots" [1 read, 3 read, 2 write];
     ATTENTION = "attention" "forward" [1 read, 2 read, 3 read, 4 read, 5 write, 6 write];
-    ATTENTION_DELTAS = "attention" "row_deltas" [2 read, 8 read, 6 write];
-    ATTENTION_QUERIES = "attention" "backward_queries" [1 read, 2 read, 7 read, 8 read, 9 read, 5 write];
-    ATTENTION_KEYS = "attention" "backward_keys" [1 read, 2 read, 7 read, 8 read, 9 read, 5 write];
-    ATTENTION_JVP = "attention" "jvp" [1 read, 2 read, 7 read, 10 read, 5 write];
+    ATTENTION_DELTAS = "attention" "row_deltas" [2 read, 7 read, 8 read, 6 write];
+    ATTENTION_QUERIES = "attention" "backward_queries" [1 read, 2 read, 3 read, 4 read, 8 read, 9 read, 5 write];
+    ATTENTION_KEYS = "attention" "backward_keys" [1 read, 2 read, 3 read, 4 read, 8 read, 9 read, 5 write];
+    ATTENTION_JVP = "attention" "jvp" [1 read, 2 read, 3 read, 4 read, 7 read, 10 read, 5 write];
+    RMS_NORM = "rms_norm" "forward" [1 read, 2 read, 3 write, 4 write];
+    RMS_NORM_BACKWARD = "rms_norm" "backward" [1 read, 2 read, 5 read, 3 write, 6 write];
+    RMS_NORM_JVP = "rms_norm" "jvp" [1 read, 2 read, 5 read, 7 read, 8 read, 3 write];
+    FOLD = "rms_norm" "fold" [1 read, 3 write];
+    ROPE = "rope" "turn" [1 write, 2 read];
+    GATED = "gated" "forward" [1 read, 2 read, 3 write];
+    GATED_BACKWARD_GATE = "gated" "backward_gate" [1 read, 2 read, 3 write, 4 read];
+    GATED_BACKWARD_UP = "gated" "backward_up" [1 read, 3 write, 4 read];
+    GATED_JVP = "gated" "jvp" [1 read, 2 read, 3 write, 4 read, 5 read];
     SAMPLE_GRAM = "sample_norm" "gram" [1 read, 2 read, 3 read, 4 write];
     SAMPLE_SQUARES = "sample_norm" "squares" [1 read, 2 read, 3 read, 4 write];
     SAMPLE_TIED = "sample_norm" "tied" [1 read, 2 read, 3 read, 5 read, 6 read, 4 write];
@@ -77,6 +86,8 @@ kernels! {
 const COMMON: &str = include_str!("../../../shaders/common.wgsl");
 const WORKGROUP: &str = include_str!("../../../shaders/workgroup.wgsl");
 const CHACHA: &str = include_str!("../../../shaders/chacha.wgsl");
+const CURVE: &str = include_str!("../../../shaders/curve.wgsl");
+const ATTENTION_TILES: &str = include_str!("../../../shaders/attention_tiles.wgsl");
 
 impl Kernel {
     /// The names of the constants that go in front of this shader.
@@ -84,8 +95,8 @@ impl Kernel {
         match self.file {
             "linear" => &["TRANSPOSED_A", "TRANSPOSED_B", "SHIFTED_A"],
             "matvec" => &["TRANSPOSED_B"],
-            "activation" | "direction" => &["KIND"],
-            "attention" => &["WIDTH", "BLOCK"],
+            "activation" | "gated" | "direction" => &["KIND"],
+            "attention" => &["WIDTH", "BLOCK", "TILES"],
             _ => &[],
         }
     }
@@ -93,7 +104,9 @@ impl Kernel {
     /// What goes in front of this shader beside what every shader has.
     fn shared(&self) -> &'static [&'static str] {
         match self.file {
-            "norm" | "cross_entropy" | "token_stats" | "reduce" | "sample_norm" => &[WORKGROUP],
+            "norm" | "rms_norm" | "cross_entropy" | "token_stats" | "reduce" | "sample_norm" => &[WORKGROUP],
+            "activation" | "gated" => &[CURVE],
+            "attention" => &[ATTENTION_TILES],
             "compress" => &[WORKGROUP, CHACHA],
             "direction" => &[CHACHA],
             _ => &[],
@@ -118,10 +131,12 @@ pub fn sources() -> Vec<(String, String)> {
     for kernel in ALL {
         let variants: Vec<Vec<u32>> = match kernel.file {
             "linear" => (0..8).map(|i| vec![i & 1, i >> 1 & 1, i >> 2]).collect(),
-            "activation" | "direction" | "matvec" => vec![vec![0], vec![1]],
+            "activation" | "gated" => vec![vec![0], vec![1], vec![2]],
+            "direction" | "matvec" => vec![vec![0], vec![1]],
             "attention" => [(1, 8), (5, 32), (8, 16), (64, 32), (64, 16), (80, 16), (128, 16), (256, 8)]
-                .map(|(width, block)| vec![width, block])
-                .to_vec(),
+                .into_iter()
+                .flat_map(|(width, block)| [2, 4].map(|tiles| vec![width, block, tiles]))
+                .collect(),
             _ => vec![vec![]],
         };
         for values in variants {

@@ -2,8 +2,9 @@
 
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
+use super::params::{self, Params};
 use super::tensor::{Tensor, Window};
-use crate::model::Activation;
+use crate::ops::Activation;
 use crate::rng::{Direction, DirectionStream};
 use std::ops::Range;
 
@@ -23,17 +24,19 @@ pub(super) fn elementwise(c: &Context, kernel: &'static Kernel, constants: &[u32
         let from = if vector { x.whole() } else { x.window(rows.clone()) };
         let to = y.window(rows.clone());
         let count = rows.len() * y.line() / 4;
-        let params = [from.start, to.start, count as u32, to.line / 4];
+        let params =
+            params::Elementwise { start_x: from.start, start_y: to.start, count: count as u32, line: to.line / 4 };
         let args = [Arg::Rows(from), Arg::Rows(to)];
-        c.run(kernel, constants, &args, &params, count.div_ceil(LANES), flops * 4.0 * count as f64);
+        c.run(kernel, constants, &args, params.words(), count.div_ceil(LANES), flops * 4.0 * count as f64);
     }
 }
 
-/// The constant that tells the shader which GELU.
+/// The constant that tells the shader which activation.
 pub(super) fn kind(activation: Activation) -> u32 {
     match activation {
         Activation::GeluTanh => 0,
         Activation::GeluErf => 1,
+        Activation::Silu => 2,
     }
 }
 

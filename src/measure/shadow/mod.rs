@@ -4,20 +4,22 @@
 //! run as its transcript of some kilobytes, any other as a checkpoint. Secret randomness is seeded: shadow models protect nobody.
 
 mod method;
+mod plan;
 
 pub use method::{Changes, Known, Method};
+pub use plan::{Plan, Shadows};
 
-use super::cache::{examples_sha256, hex};
+use super::cache::examples_sha256;
 use crate::audit::stats::Seeded;
 use crate::backend::Backend;
 use crate::data::Example;
 use crate::error::{Error, Result};
-use crate::fsio;
 use crate::method::ferret::{Payload, Run, Trainer, Transcript, replay};
 use crate::method::{Sensitive, dense};
 use crate::model::Weights;
 use crate::model::checkpoint::{self, SaveOptions};
 use crate::rng::Secret;
+use crate::{fsio, hash};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -159,7 +161,7 @@ impl Task<'_> {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
-        hex(hash)
+        hash::finish(hash)
     }
 }
 

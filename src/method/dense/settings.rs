@@ -11,7 +11,6 @@ use crate::model::{Layout, ParamId};
 use crate::optim::Schedule;
 use crate::privacy::Event;
 use crate::privacy::statement::Sampler;
-use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 /// What is done to the gradient before it leaves.
@@ -53,7 +52,8 @@ pub struct Privacy {
 }
 
 /// How a record's norm n becomes the factor on its gradient.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum ClipRule {
     /// C / (n + 0.01): every gradient is scaled to nearly C
@@ -66,7 +66,8 @@ pub enum ClipRule {
 }
 
 /// Which parameters share a norm; L groups are clipped to C / sqrt(L) each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum ClipStyle {
     /// All of them
@@ -79,7 +80,8 @@ pub enum ClipStyle {
 }
 
 /// The algorithms called signSGD.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// The sign of the mean gradient
@@ -271,7 +273,7 @@ impl Settings {
             return refuse(format!("sampling_rate is {}, but batch / records is {s}", self.sampling_rate));
         }
         if self.micro_batch == 0 {
-            return refuse("--micro-batch 0 would never finish a batch: give at least 1".into());
+            return refuse("`micro_batch` 0 would never finish a batch: give at least 1".into());
         }
         if let Schedule::Linear { warmup } = self.schedule
             && !(0.0..=1.0).contains(&warmup)
@@ -301,7 +303,7 @@ impl Privacy {
             return Err(Error::usage(format!("clip is {clip}, expected a number above 0 that noise can be scaled by")));
         }
         if self.clip_groups.is_some() && self.clip_style != ClipStyle::PerGroup {
-            return Err(Error::usage("--groups belongs to --clipping per-group"));
+            return Err(Error::usage("`groups` belongs to `clipping` per-group"));
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ impl<B: Backend> Device<B> {
         for ((&(group, _), scale), direction) in released.iter().zip(scales).zip(directions) {
             let mut offset = 0;
             for &id in replayer.members(group) {
-                let (rows, cols) = b.shape(&params[id.0]);
+                let (rows, cols) = b.weight_shape(&params[id.0]);
                 let gradient = Given::Along { direction, offset, scale };
                 self.updates.step(b, step, id, &mut params[id.0], gradient);
                 offset += rows * cols;

@@ -184,13 +184,11 @@ pub fn replay(base: Weights, transcript: &Transcript, progress: impl FnMut(u32))
     transcript.check()?;
     if transcript.settings.payload != Payload::Sign {
         return Err(Error::usage(
-            "the run sent true gradients (--payload true-gradient), which no transcript holds: it cannot be replayed",
+            "the run sent true gradients (`payload` true-gradient), which no transcript holds: it cannot be replayed",
         ));
     }
     let Some(tuned) = &transcript.tuned_sha256 else {
-        return Err(Error::usage(
-            "the transcript is of an unfinished run: finish it with `ferret train --resume` first",
-        ));
+        return Err(Error::usage("the transcript is of an unfinished run: finish it with `resume` first"));
     };
     let found = checkpoint::tensors_sha256(&base);
     if found != transcript.base_sha256 {

@@ -77,7 +77,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let Run { base, base_sha256, settings, releases, secret, records, micro_batch } = run;
         settings.check()?;
         if micro_batch == 0 {
-            return Err(Error::usage("--micro-batch 0 would never finish a batch: give at least 1"));
+            return Err(Error::usage("`micro_batch` 0 would never finish a batch: give at least 1"));
         }
         let mut replayer = Replayer::new(&base.layout, &settings)?;
         let fires = settings.fires(settings.steps);

@@ -7,9 +7,9 @@ mod unused;
 use self::safetensors::{File, to_f32};
 use super::config::Config;
 use super::embedded;
-use super::family::gpt2::{self, TensorName};
+use super::family::{self, Parsed, Preset};
 use super::hub::{self, Need};
-use super::layout::Layout;
+use super::layout::{Layout, ParamSpec};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -29,7 +29,7 @@ pub const INDEX: &str = "model.safetensors.index.json";
 /// The decoder's shape.
 pub const CONFIG: &str = "config.json";
 /// What belongs to a tokenizer and is copied along with the weights.
-pub const TOKENIZER_FILES: [&str; 7] = [
+pub const TOKENIZER_FILES: [&str; 8] = [
     "tokenizer.json",
     "vocab.json",
     "merges.txt",
@@ -37,6 +37,7 @@ pub const TOKENIZER_FILES: [&str; 7] = [
     "special_tokens_map.json",
     "added_tokens.json",
     "generation_config.json",
+    "chat_template.jinja",
 ];
 
 /// A checkpoint in memory, with what is needed to write it back as it was.
@@ -46,7 +47,7 @@ pub struct Checkpoint {
     pub weights: Weights,
     /// How the file stored them; f32 where tensors differ.
     pub dtype: Dtype,
-    /// Whether the file's names carry `transformer.`.
+    /// Whether the file's names carry their family's prefix.
     pub prefixed: bool,
     /// Sentences that whoever uses the checkpoint should see.
     pub notes: Vec<String>,
@@ -74,16 +75,24 @@ pub fn load(path_or_name: &str) -> Result<Checkpoint> {
     load_folder(&hub::locate(path_or_name, Need::Everything)?)
 }
 
-/// Read the config of a folder, or of a hub name.
+/// Before the name of a shape that no checkpoint is needed for.
+const PRESET: &str = "preset:";
+
+/// Read the config of a folder, of a hub name, or of a shape by name (`preset:tinyllama-1.1b`).
 pub fn read_config(path_or_name: &str) -> Result<Config> {
+    if let Some(name) = path_or_name.strip_prefix(PRESET) {
+        let known = || Preset::all().map(Preset::name).collect::<Vec<_>>().join(", ");
+        let unknown = || Error::usage(format!("{path_or_name}: there is no such preset; there are {}", known()));
+        return Preset::find(name).map(Preset::config).ok_or_else(unknown);
+    }
     let folder = hub::locate(path_or_name, Need::Config)?;
     Ok(config_of(&folder)?.0.config)
 }
 
-fn config_of(folder: &Path) -> Result<(gpt2::Parsed, String)> {
+fn config_of(folder: &Path) -> Result<(Parsed, String)> {
     let path = folder.join(CONFIG);
     if let Some(text) = embedded::text(&path) {
-        return Ok((gpt2::parse(&text, &path)?, text));
+        return Ok((family::parse(&text, &path)?, text));
     }
     hub::must_stay_inside(folder)?;
     if !path.exists() {
@@ -92,15 +101,15 @@ fn config_of(folder: &Path) -> Result<(gpt2::Parsed, String)> {
         return Err(Error::file(folder, what));
     }
     let text = fsio::read_text(&path)?;
-    Ok((gpt2::parse(&text, &path)?, text))
+    Ok((family::parse(&text, &path)?, text))
 }
 
 /// Read the checkpoint in `folder`.
 pub fn load_folder(folder: &Path) -> Result<Checkpoint> {
-    let (gpt2::Parsed { config, mut notes }, config_json) = config_of(folder)?;
+    let (Parsed { config, mut notes }, config_json) = config_of(folder)?;
     let files = open_weights(folder)?;
     let layout = Layout::new(&config);
-    let sources = match_names(&files, &layout, config.tied)?;
+    let sources = match_names(&files, &layout, &config)?;
     check_shapes(&sources, &layout, &files)?;
 
     let mut dtypes = Vec::new();
@@ -109,16 +118,17 @@ pub fn load_folder(folder: &Path) -> Result<Checkpoint> {
         let source = &sources.found[spec.name.as_str()];
         let (values, dtype) = read(&files[source.file], &source.name)?;
         dtypes.push(dtype);
-        tensors.push(values);
+        tensors.push(in_memory(&config, spec, values));
     }
     let weights = Weights { config, layout, tensors };
     if let Some(head) = &sources.tied_head {
         let (values, _) = read(&files[head.file], &head.name)?;
         if values != weights.get(weights.layout.tokens) {
             let what = format!(
-                "{} differs from wte.weight, but config.json says that they are tied: set \"tie_word_embeddings\" to \
+                "{} differs from {}, but config.json says that they are tied: set \"tie_word_embeddings\" to \
                  false there, or remove the tensor",
-                head.name
+                head.name,
+                weights.layout.spec(weights.layout.tokens).name
             );
             return Err(Error::file(files[head.file].path(), what));
         }
@@ -136,6 +146,24 @@ fn read(file: &File, name: &str) -> Result<(Vec<f32>, Dtype)> {
     let tensors = file.tensors()?;
     let view = tensors.tensor(name).map_err(|e| Error::file(file.path(), e.to_string()))?;
     to_f32(&view, file.path(), name)
+}
+
+/// A tensor's rows as memory has them, from those of a file.
+fn in_memory(config: &Config, spec: &ParamSpec, file: Vec<f32>) -> Vec<f32> {
+    let Some(order) = config.family.row_order(config, spec) else { return file };
+    let width = file.len() / order.len();
+    order.iter().flat_map(|&row| &file[row * width..(row + 1) * width]).copied().collect()
+}
+
+/// A tensor's rows as a file has them, from those in memory: weights, or a gradient in their shape.
+pub fn in_file<'a>(config: &Config, spec: &ParamSpec, memory: &'a [f32]) -> Cow<'a, [f32]> {
+    let Some(order) = config.family.row_order(config, spec) else { return Cow::Borrowed(memory) };
+    let width = memory.len() / order.len();
+    let mut file = vec![0.0; memory.len()];
+    for (from, &to) in memory.chunks_exact(width).zip(&order) {
+        file[to * width..(to + 1) * width].copy_from_slice(from);
+    }
+    Cow::Owned(file)
 }
 
 /// Open `model.safetensors`, or every shard that the index names.
@@ -197,12 +225,13 @@ struct Sources {
 
 /// The tensors of `files` that the model uses: which file, and the name there.
 fn tensors_of_model(files: &[File], layout: &Layout, config: &Config) -> Result<HashSet<(usize, String)>> {
-    let Sources { found, tied_head, .. } = match_names(files, layout, config.tied)?;
+    let Sources { found, tied_head, .. } = match_names(files, layout, config)?;
     Ok(found.into_values().chain(tied_head).map(|source| (source.file, source.name)).collect())
 }
 
 /// Every parameter exactly once, nothing unknown.
-fn match_names(files: &[File], layout: &Layout, tied: bool) -> Result<Sources> {
+fn match_names(files: &[File], layout: &Layout, config: &Config) -> Result<Sources> {
+    let head = config.family.head_name();
     let mut sources = Sources { found: HashMap::new(), tied_head: None, prefixed: false };
     let known: HashSet<&str> = layout.specs().iter().map(|s| s.name.as_str()).collect();
     for (file, opened) in files.iter().enumerate() {
@@ -210,9 +239,9 @@ fn match_names(files: &[File], layout: &Layout, tied: bool) -> Result<Sources> {
         let mut names = tensors.names();
         names.sort_unstable();
         for name in names {
-            let (TensorName::Parameter(short), prefixed) = gpt2::tensor_name(name) else { continue };
+            let Some((short, prefixed)) = config.family.tensor_name(name) else { continue };
             let source = Source { file, name: name.to_owned() };
-            if short == "lm_head.weight" && tied {
+            if short == head && config.tied {
                 sources.tied_head = Some(source);
                 continue;
             }
@@ -234,7 +263,7 @@ fn match_names(files: &[File], layout: &Layout, tied: bool) -> Result<Sources> {
             0 => String::new(),
             n => format!(" (and {n} more)"),
         };
-        let hint = if *first == "lm_head.weight" {
+        let hint = if *first == head {
             ", which config.json asks for with \"tie_word_embeddings\": false"
         } else {
             ": do it and config.json belong together?"
@@ -274,7 +303,7 @@ fn check_shapes(sources: &Sources, layout: &Layout, files: &[File]) -> Result<()
 pub struct SaveOptions {
     /// Precision of the file.
     pub dtype: Dtype,
-    /// Put `transformer.` before the names, as transformers does.
+    /// Put the family's prefix before the names, as transformers does.
     pub prefixed: bool,
     /// The text of `config.json`; built from the [`Config`] where there is none.
     pub config_json: Option<String>,
@@ -297,19 +326,25 @@ pub fn save(dir: &Path, weights: &Weights, options: &SaveOptions) -> Result<()> 
     fsio::fill_folder(dir, |dir| {
         let config = match &options.config_json {
             Some(text) => with_dtype(text, options.dtype),
-            None => with_dtype(&gpt2::to_json(&weights.config), options.dtype),
+            None => with_dtype(&weights.config.family.to_json(&weights.config), options.dtype),
         };
         fsio::write(&dir.join(CONFIG), config.as_bytes())?;
         if let Some(from) = &options.tokenizer_from {
             copy_tokenizer(from, dir)?;
         }
-        let tensors: Vec<Tensor<'_>> = weights
+        let family = weights.config.family;
+        let mut tensors: Vec<Tensor<'_>> = weights
             .layout
             .specs()
             .iter()
             .zip(&weights.tensors)
-            .map(|(s, t)| (gpt2::file_name(&s.name, options.prefixed), s.shape.clone(), Cow::Borrowed(t.as_slice())))
+            .map(|(s, t)| {
+                (family.file_name(&s.name, options.prefixed), s.shape.clone(), in_file(&weights.config, s, t))
+            })
             .collect();
+        if family.sorts_files() {
+            tensors.sort_by(|a, b| a.0.cmp(&b.0));
+        }
         safetensors::write(&dir.join(WEIGHTS), &tensors, options.dtype, &options.metadata, fsio::Access::Shared)
     })
 }
@@ -367,5 +402,5 @@ pub fn tensors_sha256(weights: &Weights) -> String {
             Ok(())
         });
     }
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    crate::hash::finish(hash)
 }

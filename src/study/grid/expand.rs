@@ -25,7 +25,7 @@ pub struct Tuned {
 pub struct Row {
     /// How tables call it.
     pub name: String,
-    /// By what.
+    /// The method, with what is its alone.
     pub method: Method,
     /// Expected batch size.
     pub batch: u64,

@@ -1,0 +1,134 @@
+// Mirrors ops::rms_norm: the root mean square norm of groups of columns, its backward and its jvp. One workgroup of 64 a group.
+
+struct Params {
+    rows: u32,
+    // Groups of columns in a row, and columns of a group.
+    groups: u32,
+    width: u32,
+    eps: f32,
+    // Where row 0 begins, and numbers from row to row of all but the statistics.
+    line: u32,
+    x_start: u32,
+    gain_start: u32,
+    // y, or dy.
+    y_start: u32,
+    // dx, or the tangent of x.
+    dx_start: u32,
+    stats_start: u32,
+    stats_line: u32,
+    // backward: leave dy xhat in dy. jvp: there is a gain_dot.
+    flag: u32,
+    gain_dot_start: u32,
+    // fold: numbers from row to row of y.
+    y_line: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> x: array<f32>;
+@group(0) @binding(2) var<storage, read> gain: array<f32>;
+@group(0) @binding(3) var<storage, read_write> y: array<f32>;
+@group(0) @binding(4) var<storage, read_write> stats: array<f32>;
+@group(0) @binding(5) var<storage, read> given: array<f32>;
+@group(0) @binding(6) var<storage, read_write> dx: array<f32>;
+@group(0) @binding(7) var<storage, read> x_dot: array<f32>;
+@group(0) @binding(8) var<storage, read> gain_dot: array<f32>;
+
+const LANES: u32 = 64u;
+
+// y = x rstd gain; stats: 1 / sqrt(mean(x^2) + eps).
+@compute @workgroup_size(64)
+fn forward(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.rows * p.groups) {
+        return;
+    }
+    let at = id / p.groups * p.line + id % p.groups * p.width;
+    var squares = 0.0;
+    for (var i = lane; i < p.width; i += 64u) {
+        squares += x[p.x_start + at + i] * x[p.x_start + at + i];
+    }
+    let rstd = 1.0 / sqrt(sum_one(squares, lane) / f32(p.width) + p.eps);
+    for (var i = lane; i < p.width; i += 64u) {
+        y[p.y_start + at + i] = x[p.x_start + at + i] * rstd * gain[p.gain_start + i];
+    }
+    if (lane == 0u) {
+        stats[p.stats_start + id / p.groups * p.stats_line + id % p.groups] = rstd;
+    }
+}
+
+// dx += rstd (dn - xhat mean(dn xhat)), dn = dy gain; dy <- dy xhat if asked for. dy comes as y.
+@compute @workgroup_size(64)
+fn backward(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.rows * p.groups) {
+        return;
+    }
+    let at = id / p.groups * p.line + id % p.groups * p.width;
+    let rstd = given[p.stats_start + id / p.groups * p.stats_line + id % p.groups];
+    var sum = 0.0;
+    for (var i = lane; i < p.width; i += 64u) {
+        sum += y[p.y_start + at + i] * gain[p.gain_start + i] * (x[p.x_start + at + i] * rstd);
+    }
+    let along = sum_one(sum, lane) / f32(p.width);
+    for (var i = lane; i < p.width; i += 64u) {
+        let d = y[p.y_start + at + i];
+        let normal = x[p.x_start + at + i] * rstd;
+        dx[p.dx_start + at + i] += rstd * (d * gain[p.gain_start + i] - normal * along);
+        if (p.flag == 1u) {
+            y[p.y_start + at + i] = d * normal;
+        }
+    }
+}
+
+// y_dot = rstd (x_dot - xhat mean(xhat x_dot)) gain + xhat gain_dot.
+@compute @workgroup_size(64)
+fn jvp(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.rows * p.groups) {
+        return;
+    }
+    let at = id / p.groups * p.line + id % p.groups * p.width;
+    let rstd = given[p.stats_start + id / p.groups * p.stats_line + id % p.groups];
+    var sum = 0.0;
+    for (var i = lane; i < p.width; i += 64u) {
+        sum += x[p.x_start + at + i] * rstd * x_dot[p.dx_start + at + i];
+    }
+    let along = sum_one(sum, lane) / f32(p.width);
+    for (var i = lane; i < p.width; i += 64u) {
+        let normal = x[p.x_start + at + i] * rstd;
+        var v = rstd * (x_dot[p.dx_start + at + i] - normal * along) * gain[p.gain_start + i];
+        if (p.flag == 1u) {
+            v += normal * gain_dot[p.gain_dot_start + i];
+        }
+        y[p.y_start + at + i] = v;
+    }
+}
+
+// y: the sum of every row's groups. A thread a number.
+@compute @workgroup_size(64)
+fn fold(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let i = linear_group(group, groups) * 64u + lane;
+    if (i < p.rows * p.width) {
+        var sum = 0.0;
+        for (var g = 0u; g < p.groups; g += 1u) {
+            sum += x[p.x_start + i / p.width * p.line + g * p.width + i % p.width];
+        }
+        y[p.y_start + i / p.width * p.y_line + i % p.width] = sum;
+    }
+}

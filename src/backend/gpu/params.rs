@@ -1,0 +1,58 @@
+//! What the host tells a shader: one struct each, with the fields of the shader's `Params` in their order (tested).
+
+/// A shader's parameters.
+pub(super) trait Params: bytemuck::Pod {
+    /// The words of the uniform buffer.
+    fn words(&self) -> &[u32] {
+        bytemuck::cast_slice(std::slice::from_ref(self))
+    }
+}
+
+macro_rules! params {
+    ($($($file:literal)+ => $name:ident { $($field:ident: $ty:ident),* $(,)? })*) => {
+        $(
+            #[doc = concat!("Of the shader ", $("`", $file, "` "),+, ", which says what each means.")]
+            #[repr(C)]
+            #[derive(Clone, Copy, Default, bytemuck::Pod, bytemuck::Zeroable)]
+            pub(super) struct $name { $(pub(super) $field: $ty),* }
+
+            impl Params for $name {}
+        )*
+
+        /// The fields of every struct here and their types, by the stem of the shader that reads them. For a test against the shaders.
+        pub fn parameters() -> Vec<(&'static str, Vec<(&'static str, &'static str)>)> {
+            let mut all = Vec::new();
+            $(
+                let fields = vec![$((stringify!($field), stringify!($ty))),*];
+                all.extend([$($file),+].map(|file| (file, fields.clone())));
+            )*
+            all
+        }
+    };
+}
+
+params! {
+    "attention" => Attention {
+        work: u32, heads: u32, group: u32, scale: f32, window: u32, slopes: u32, keep_lse: u32,
+        q_start: u32, q_line: u32, k_start: u32, k_line: u32, v_start: u32, v_line: u32,
+        out_start: u32, out_line: u32, second_start: u32, lse_start: u32, lse_line: u32, kept_start: u32, kept_line: u32,
+        dot_start: u32, dot_line: u32, k_dot: u32, v_dot: u32, rows: u32, cols: u32,
+    }
+    "norm" => Norm {
+        rows: u32, cols: u32, line: u32, eps: f32, start_x: u32, start_stats: u32, start_gain: u32, start_bias: u32,
+        start_y: u32, start_dx: u32, flags: u32,
+    }
+    "rms_norm" => RmsNorm {
+        rows: u32, groups: u32, width: u32, eps: f32, line: u32, x_start: u32, gain_start: u32, y_start: u32,
+        dx_start: u32, stats_start: u32, stats_line: u32, flag: u32, gain_dot_start: u32, y_line: u32,
+    }
+    "rope" => Rope {
+        rows: u32, heads: u32, width: u32, pairs: u32, x_start: u32, x_line: u32, table_start: u32, table_line: u32,
+        sign: f32,
+    }
+    "gated" => Gated {
+        rows: u32, cols: u32, gate_start: u32, gate_line: u32, up_start: u32, up_line: u32,
+        gate_dot_start: u32, gate_dot_line: u32, up_dot_start: u32, up_dot_line: u32, out_start: u32, out_line: u32,
+    }
+    "activation" "residual" => Elementwise { start_x: u32, start_y: u32, count: u32, line: u32 }
+}
