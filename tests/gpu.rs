@@ -11,6 +11,7 @@ use ferret::ops::clip::ClipFunction;
 use ferret::ops::compress::Address;
 use ferret::ops::cross_entropy::IGNORE;
 use ferret::ops::rope::Scaling;
+use ferret::ops::sample_norm::COLUMNS;
 use ferret::ops::update::{Constants, Step};
 use ferret::ops::{GateUp, Heads, Order, Qkv, Rope, Segments};
 use ferret::rng::{Direction, DirectionStream};
@@ -80,6 +81,12 @@ fn weight<B: Backend>(b: &B, rows: usize, cols: usize, seed: u64) -> B::Weight {
 
 fn read<B: Backend>(b: &B, x: &B::Tensor) -> Vec<f32> {
     b.download(x).unwrap()
+}
+
+/// Squares and masses of samples; what bounds their rounding is each backend's own.
+fn squares_and_masses<B: Backend>(b: &B, norms: &B::Tensor) -> [Vec<f32>; 2] {
+    let norms = read(b, norms);
+    [0, 1].map(|column| norms[column..].iter().copied().step_by(COLUMNS).collect())
 }
 
 #[test]
@@ -631,9 +638,10 @@ fn sample_norms() {
             5e-6,
             |b| {
                 let (x, dy) = (matrix(b, n, inputs, 1), matrix(b, n, outputs, 2));
-                let mut squares = b.upload(8, 1, vec![3.0; 8]).unwrap();
+                let mut squares = b.upload(8, COLUMNS, vec![3.0; 8 * COLUMNS]).unwrap();
                 b.add_outer_squares(&x, &dy, &segments, &mut squares, 2);
-                vec![read(b, &squares), read(b, &b.segment_sums(&dy, &segments))]
+                let [squares, masses] = squares_and_masses(b, &squares);
+                vec![squares, masses, read(b, &b.segment_sums(&dy, &segments))]
             },
             "{inputs} x {outputs}"
         );
@@ -642,10 +650,11 @@ fn sample_norms() {
     parity!(
         0.0,
         |b| {
-            let mut squares = b.upload(2, 1, vec![3.0; 2]).unwrap();
+            let mut squares = b.upload(2, COLUMNS, vec![3.0; 2 * COLUMNS]).unwrap();
             b.add_outer_squares(&b.zeros(0, 3), &b.zeros(0, 2), &empty, &mut squares, 0);
             b.add_row_squares(&[], &b.zeros(0, 3), &empty, &mut squares, 0);
-            vec![read(b, &squares), read(b, &b.segment_sums(&b.zeros(0, 3), &empty))]
+            let [squares, masses] = squares_and_masses(b, &squares);
+            vec![squares, masses, read(b, &b.segment_sums(&b.zeros(0, 3), &empty))]
         },
         "no rows"
     );
@@ -661,11 +670,11 @@ fn sample_norms_of_embeddings() {
             5e-6,
             |b| {
                 let (x, h, demb) = (matrix(b, n + 3, v, 1), matrix(b, n + 3, c, 2), matrix(b, n + 4, c, 3));
-                let mut rows = b.upload(6, 1, vec![3.0; 6]).unwrap();
+                let mut rows = b.upload(6, COLUMNS, vec![3.0; 6 * COLUMNS]).unwrap();
                 b.add_row_squares(&ids[..n], &demb, &segments, &mut rows, 1);
-                let mut tied = b.upload(6, 1, vec![3.0; 6]).unwrap();
+                let mut tied = b.upload(6, COLUMNS, vec![3.0; 6 * COLUMNS]).unwrap();
                 b.add_tied_squares((&x, &h, 3), (&ids, &demb, 2), &segments, &mut tied, 1);
-                vec![read(b, &rows), read(b, &tied)]
+                [squares_and_masses(b, &rows), squares_and_masses(b, &tied)].concat()
             },
             "{v} x {c}"
         );
@@ -700,8 +709,9 @@ fn clipping() {
             let norm = |g: &[f32]| g.iter().map(|&g| g as f64 * g as f64).sum::<f64>().sqrt();
             let mut x = gpu.upload(1, 5000, g.clone()).unwrap();
             let one = Segments::from_lengths([1]);
-            let mut squares = gpu.zeros(1, 1);
-            gpu.add_row_squares(&[0], &x, &one, &mut squares, 0);
+            let (mut norms, mut squares) = (gpu.zeros(1, COLUMNS), gpu.zeros(1, 1));
+            gpu.add_row_squares(&[0], &x, &one, &mut norms, 0);
+            gpu.add_norm_bounds(&norms, &mut squares);
             let bound = norm(&g) * 0.999;
             gpu.clip_factors(ClipFunction::Abadi, bound, &mut squares);
             gpu.scale_rows(&mut x, &one, &squares, 0);

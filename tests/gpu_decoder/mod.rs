@@ -4,6 +4,7 @@ use crate::{compare, gpus};
 use ferret::backend::{Backend, Cpu, Gpu, Memory};
 use ferret::grad::{ClipFunction, Clipping, Dense, GroupDirection, GroupDot, Norms, PerSample, Style, Sum};
 use ferret::model::{Activation, Batch, Decoder, Layout, Mlp, ParamId, Reduction, Weights, checkpoint};
+use ferret::ops::sample_norm::COLUMNS;
 use ferret::rng::{Direction, DirectionStream};
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
@@ -173,7 +174,7 @@ fn clipped_sums_agree_with_pytorch() {
             let squares: Vec<Vec<f32>> =
                 decoder.layout.ids().map(|p| gpu.download(norms.squares(p).unwrap()).unwrap()).collect();
             for i in 0..3 {
-                let norm = squares.iter().map(|s| s[i] as f64).sum::<f64>().sqrt();
+                let norm = squares.iter().map(|s| s[i * COLUMNS] as f64).sum::<f64>().sqrt();
                 let want = expected["per_sample_grad_norm"][i].as_f64().unwrap();
                 assert!((norm / want - 1.0).abs() < 1e-5, "sample {i}: norm {norm}, not {want}");
             }
