@@ -13,7 +13,7 @@ use ferret::grad::Sum;
 use ferret::kernel::{Onto, matmul};
 use ferret::model::{Activation, Config, Decoder, Reduction};
 use ferret::ops::{Segments, activation, attention, cross_entropy, linear, norm, residual};
-use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
+use ferret::optim::{Gradient, Hyper, Schedule, Silent, Updates};
 use ndarray::Array2;
 use rayon::prelude::*;
 use std::hint::black_box;
@@ -196,11 +196,13 @@ fn ops(peak: f64, bandwidth: f64) {
         cross_entropy::forward_backward(logits.view_mut(), &targets, &row_weights, &mut losses);
     });
     let len = 50257 * C;
-    let (mut w, g) = (noise(len, 12), noise(len, 13));
-    let mut adamw = AdamW::new(1, 1000, Hyper::new(1e-4, 1e-3), Schedule::Constant, Silent::Zero);
+    let b = Cpu::<f32>::new();
+    let [mut w, g] = [12, 13].map(|seed| b.upload(50257, C, noise(len, seed)).expect("it fits"));
+    let mut adamw = Updates::adamw(1, 1000, Hyper::new(1e-4, 1e-3), Schedule::Constant, Silent::Zero);
     let mut at = 0;
     bytes("AdamW", 7 * len, &mut || {
-        adamw.step(at, ferret::model::ParamId(0), &mut w, Gradient::Dense(&g));
+        let gradient = Gradient::Dense { tensor: &g, scale: 1.0 };
+        adamw.step(&b, at, ferret::model::ParamId(0), &mut w, gradient);
         at += 1;
     });
 }

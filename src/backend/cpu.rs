@@ -87,6 +87,11 @@ impl<F: Real> Tensor<F> {
         ops::slice_mut(&mut self.array)
     }
 
+    /// All elements, row-major, without a copy.
+    pub fn into_vec(mut self) -> Vec<F> {
+        std::mem::take(&mut self.array).into_raw_vec_and_offset().0
+    }
+
     fn take_rows(&self, rows: Range<usize>) -> ArrayView2<'_, F> {
         self.array.slice(s![rows, ..])
     }

@@ -6,9 +6,12 @@ use crate::error::{Error, Result};
 use crate::method::groups::Grouping;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
+use crate::progress::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -221,7 +224,7 @@ pub fn grouping(method: &str, groups: Option<usize>, bucket: Option<usize>) -> R
 }
 
 /// A bar with rate and estimate on stderr; nothing where stderr is not a terminal or `quiet` is set.
-pub fn progress(len: u64, what: &'static str, quiet: bool) -> ProgressBar {
+pub fn progress(len: u64, what: impl Into<Cow<'static, str>>, quiet: bool) -> ProgressBar {
     bar(len, "{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left", quiet).with_prefix(what)
 }
 
@@ -236,6 +239,66 @@ fn bar(len: u64, template: &str, quiet: bool) -> ProgressBar {
     ProgressBar::with_draw_target(Some(len), target).with_style(style)
 }
 
+/// The library's progress as bars on stderr; Ctrl-C stops the work.
+pub struct Bars {
+    quiet: bool,
+    shown: Mutex<Shown>,
+}
+
+/// What is shown: a bar, or that work of unknown length goes on.
+#[derive(Default)]
+struct Shown {
+    bar: Option<ProgressBar>,
+    _working: Option<Working>,
+}
+
+impl Bars {
+    /// None yet.
+    pub fn new(quiet: bool) -> Self {
+        Self { quiet, shown: Mutex::default() }
+    }
+
+    fn show(&self, next: Shown) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bar) = std::mem::replace(&mut *shown, next).bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl Progress for Bars {
+    fn begin(&self, what: &str, length: u64) {
+        self.end();
+        self.show(match length {
+            0 => Shown { _working: Some(working(what.to_owned(), self.quiet)), ..Shown::default() },
+            n => Shown { bar: Some(progress(n, what.to_owned(), self.quiet)), ..Shown::default() },
+        });
+    }
+
+    fn advance(&self, steps: u64) -> Result<()> {
+        if let Some(bar) = &self.shown.lock().unwrap_or_else(PoisonError::into_inner).bar {
+            bar.inc(steps);
+        }
+        if super::interrupt::asked() { Err(Error::Interrupted("stopped".into())) } else { Ok(()) }
+    }
+
+    fn end(&self) {
+        self.show(Shown::default());
+    }
+
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("{text}");
+        }
+    }
+}
+
+impl Drop for Bars {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 /// Shows on stderr that work whose length is not known goes on, and for how long, until dropped. See [`working`].
 #[must_use = "it is shown until it is dropped"]
 pub struct Working {
@@ -244,11 +307,12 @@ pub struct Working {
 }
 
 /// Say that `what` is being done once it takes longer than a second; never where [`progress`] would show nothing.
-pub fn working(what: &'static str, quiet: bool) -> Working {
+pub fn working(what: impl Into<Cow<'static, str>>, quiet: bool) -> Working {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
     if target.is_hidden() {
         return Working { stop: None, shown: None };
     }
+    let what = what.into();
     let (stop, stopped) = mpsc::channel::<()>();
     let shown = thread::spawn(move || {
         if stopped.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {

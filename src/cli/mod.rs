@@ -56,7 +56,11 @@ enum Command {
 
 /// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
 pub fn main() -> i32 {
-    let cli = match Cli::try_parse() {
+    let arguments = match train::expand(std::env::args_os().collect()) {
+        Ok(arguments) => arguments,
+        Err(e) => return failed(&e),
+    };
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();
@@ -65,14 +69,17 @@ pub fn main() -> i32 {
     };
     match run(cli) {
         Ok(()) => 0,
-        Err(e) => {
-            eprintln!("ferret: {e}");
-            match e {
-                crate::Error::Usage(_) => 2,
-                crate::Error::Interrupted(_) => 130,
-                _ => 1,
-            }
-        }
+        Err(e) => failed(&e),
+    }
+}
+
+/// Say what went wrong; the exit code.
+fn failed(e: &crate::Error) -> i32 {
+    eprintln!("ferret: {e}");
+    match e {
+        crate::Error::Usage(_) => 2,
+        crate::Error::Interrupted(_) => 130,
+        _ => 1,
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`text`] how a plain text becomes windows, [`users`] how all that a person gave becomes one example.
 
 pub mod batches;
+pub mod digest;
 pub mod records;
 pub mod synthetic;
 pub mod text;
@@ -16,6 +17,7 @@ use crate::model::tokenizer::Tokenizer;
 use std::collections::HashMap;
 use std::path::Path;
 
+pub use digest::examples_sha256;
 pub use users::Unit;
 
 /// One tokenised record.

@@ -4,6 +4,7 @@
 //! tokens, so a file is either right or absent, and an audit that was stopped finds what it had.
 
 use crate::data::Example;
+use crate::data::digest::add_examples;
 use crate::error::Result;
 use crate::fsio;
 use sha2::{Digest, Sha256};
@@ -73,23 +74,8 @@ impl Cache {
     }
 }
 
-/// SHA-256 of examples, in lower-case hexadecimal.
-pub fn examples_sha256(examples: &[Example]) -> String {
-    let mut hash = Sha256::new();
-    add_examples(&mut hash, examples);
-    hex(hash)
-}
-
 pub(super) fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
-}
-
-fn add_examples(hash: &mut Sha256, examples: &[Example]) {
-    for example in examples {
-        hash.update((example.ids.len() as u64).to_le_bytes());
-        example.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
-        example.learn.iter().for_each(|&l| hash.update([u8::from(l)]));
-    }
 }
 
 fn name(kind: &str, weights_sha256: &str, examples: &[Example]) -> String {

@@ -16,7 +16,7 @@ pub mod shadow;
 pub mod tokens;
 
 pub use attacks::{Scored, shadow_attacks, threshold_attacks};
-pub use cache::{Cache, examples_sha256};
+pub use cache::Cache;
 pub use leakage::{Reading, leakage};
 pub use norms::gradient_norms;
 pub use tokens::{cached_log_probs, compressed_bytes, log_probs, mean_log_probs, token_stats};
