@@ -22,7 +22,7 @@ fn main() {
 #[cfg(feature = "gpu")]
 mod gpu {
     use super::common::{noise, time};
-    use ferret::backend::{Backend, Cpu, Gpu};
+    use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Updates};
     use ferret::model::Activation;
     use ferret::ops::Segments;
     use ferret::ops::compress::Address;

@@ -1,7 +1,7 @@
 //! Directions, noise and AdamW: elements a second, on all threads. Correctness is checked first.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Cpu, Memory};
 use ferret::model::ParamId;
 use ferret::optim::{Gradient, Hyper, Schedule, Silent, Updates};
 use ferret::rng::{Direction, DirectionStream, Secret};
@@ -46,7 +46,7 @@ fn noise(c: &mut Criterion) {
 }
 
 /// A tensor of zeros and a half, with an optimizer of its own.
-fn one(b: &Cpu, silent: Silent) -> (<Cpu as Backend>::Tensor, Updates<Cpu>) {
+fn one(b: &Cpu, silent: Silent) -> (<Cpu as Memory>::Tensor, Updates<Cpu>) {
     let updates = Updates::adamw(1, 1 << 20, Hyper::new(2e-4, 1e-3), Schedule::Constant, silent);
     (b.upload(COLUMNS, N / COLUMNS, vec![0.5; N]).expect("it fits"), updates)
 }

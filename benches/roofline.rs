@@ -8,7 +8,7 @@
 mod common;
 
 use common::{batch, forward_flops, gpt2, noise, small, time, weights};
-use ferret::backend::Cpu;
+use ferret::backend::{Cpu, Memory};
 use ferret::grad::Sum;
 use ferret::kernel::{Onto, matmul};
 use ferret::model::{Activation, Config, Decoder, Reduction};

@@ -4,6 +4,7 @@
 //! old file or the new one, never a part. A write that fails leaves nothing behind.
 
 use crate::error::{Error, Result};
+use crate::hash;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -20,22 +21,14 @@ pub enum Access {
 /// Replace `path` by what `fill` writes.
 pub fn write_with(path: &Path, access: Access, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let folder = parent(path);
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".ferret-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = if access == Access::Shared { 0o666 } else { 0o600 };
-        builder.permissions(std::fs::Permissions::from_mode(mode));
-    }
-    #[cfg(not(unix))]
-    let _ = access;
-    let file = builder.tempfile_in(&folder).map_err(|e| Error::io(&folder, e))?;
+    let (file, temporary) =
+        Temporary::new(&folder, |path| new_file(path, access)).map_err(|e| Error::io(&folder, e))?;
     let mut out = BufWriter::with_capacity(1 << 20, file);
     fill(&mut out).and_then(|()| out.flush()).map_err(|e| Error::io(path, e))?;
     let file = out.into_inner().map_err(|e| Error::io(path, e.into_error()))?;
-    file.as_file().sync_all().map_err(|e| Error::io(path, e))?;
-    file.persist(path).map_err(|e| Error::io(path, e.error))?;
+    file.sync_all().map_err(|e| Error::io(path, e))?;
+    drop(file);
+    temporary.rename(path)?;
     sync_folder(&folder)
 }
 
@@ -60,18 +53,10 @@ pub fn fill_folder(dir: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result
     }
     let above = parent(dir);
     std::fs::create_dir_all(&above).map_err(|e| Error::io(&above, e))?;
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".ferret-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o777));
-    }
-    let temporary = builder.tempdir_in(&above).map_err(|e| Error::io(&above, e))?;
-    fill(temporary.path())?;
+    let ((), temporary) = Temporary::new(&above, |path| std::fs::create_dir(path)).map_err(|e| Error::io(&above, e))?;
+    fill(&temporary.path)?;
     // `rename` moves a folder onto an empty folder or onto nothing; onto a full one that appeared meanwhile it fails.
-    std::fs::rename(temporary.path(), dir).map_err(|e| Error::io(dir, e))?;
-    let _ = temporary.keep();
+    temporary.rename(dir)?;
     sync_folder(&above)
 }
 
@@ -136,7 +121,7 @@ pub fn must_be_writable(dir: &Path) -> Result<()> {
         }
         Err(e) => return Err(refuse(e)),
     };
-    let tried = tempfile::Builder::new().prefix(".ferret-").tempfile_in(dir).and_then(tempfile::NamedTempFile::close);
+    let tried = Temporary::new(dir, |path| new_file(path, Access::Private)).map(drop);
     if made {
         std::fs::remove_dir(dir).map_err(refuse)?;
     }
@@ -180,6 +165,55 @@ pub fn print(text: &str) -> Result<()> {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(Error::io("stdout", e)),
         _ => Ok(()),
     }
+}
+
+/// A file or folder under a name of its own, `.ferret-` and random letters; removed when dropped, unless it was renamed.
+struct Temporary {
+    path: PathBuf,
+}
+
+impl Temporary {
+    /// Let `make` create it in `folder`, under a name that nothing there has.
+    fn new<T>(folder: &Path, make: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, Self)> {
+        loop {
+            let mut random = [0; 5];
+            getrandom::fill(&mut random).map_err(io::Error::other)?;
+            let path = folder.join(format!(".ferret-{}", hash::hex(&random)));
+            match make(&path) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                made => return Ok((made?, Self { path })),
+            }
+        }
+    }
+
+    /// Give it its name. What had that name is replaced.
+    fn rename(mut self, to: &Path) -> Result<()> {
+        std::fs::rename(&self.path, to).map_err(|e| Error::io(to, e))?;
+        // Its old name is nobody's now, and must not be removed; the empty path is one that cannot be.
+        std::mem::take(&mut self.path);
+        Ok(())
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Nobody is left to hear of a failure.
+        let _ = if self.path.is_dir() { std::fs::remove_dir_all(&self.path) } else { std::fs::remove_file(&self.path) };
+    }
+}
+
+/// Create a file that was not there: a link that somebody left under its name is not followed.
+fn new_file(path: &Path, access: Access) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(if access == Access::Shared { 0o666 } else { 0o600 });
+    }
+    #[cfg(not(unix))]
+    let _ = access;
+    options.open(path)
 }
 
 fn parent(path: &Path) -> PathBuf {

@@ -4,7 +4,8 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`error`], [`fsio`] | one error type, whose messages are sentences; files written whole or not at all |
+//! | [`error`], [`progress`], [`fsio`] | one error type, whose messages are sentences; how long work is told of; files written whole or not at all |
+//! | [`hash`] | SHA-256 and hexadecimal |
 //! | [`isa`] | which vector instructions are used |
 //! | [`rng`] | public randomness (seeded, random access) and secret randomness (keyed by the system), kept apart |
 //! | [`kernel`] | the few hot loops: matrix products, vectorised exp, sums of fixed shape |
@@ -20,7 +21,7 @@
 //! | [`audit`] | attacks and their error bars; knows no tensors |
 //! | [`measure`] | from a decoder and records to the numbers that audits judge: scores, shadow models, canaries, leakage |
 //! | [`study`] | grids of runs, tables beside the paper's, verdicts, plots, pages |
-//! | [`cli`] | one file a verb |
+//! | `cli` | the program, one file a verb (feature `cli`) |
 //!
 //! # A gradient in a few lines
 //!
@@ -45,12 +46,14 @@
 
 pub mod audit;
 pub mod backend;
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod data;
 pub mod error;
 pub mod eval;
 pub mod fsio;
 pub mod grad;
+pub mod hash;
 pub mod isa;
 pub mod kernel;
 pub mod measure;

@@ -1,4 +1,5 @@
 //! Audits of real decoders: scores by brute force, small worlds with known answers, and the program.
+#![cfg(feature = "cli")]
 
 mod common;
 mod io_support;
@@ -7,7 +8,7 @@ use common::{Random, config, weights};
 use ferret::audit::bound::{Charge, Design};
 use ferret::audit::report::Report;
 use ferret::audit::score::RecordStats;
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Compute, Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::measure::shadow::{self, Changes, Known, Method, train_shadow};

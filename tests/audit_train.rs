@@ -1,4 +1,5 @@
 //! `ferret train --audit`, and shadow models of runs by this program: their settings, stopping and going on.
+#![cfg(feature = "cli")]
 #![cfg(unix)]
 
 mod common;

@@ -1,5 +1,6 @@
 //! Broken checkpoints, configs and tokenizers, given to the program: one helpful sentence, a non-zero exit, no panic,
 //! nothing written.
+#![cfg(feature = "cli")]
 
 mod io_support;
 

@@ -1,4 +1,5 @@
 //! Checkpoints read and written back, and the verbs `init` and `inspect` on good ones.
+#![cfg(feature = "cli")]
 
 mod io_support;
 

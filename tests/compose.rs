@@ -1,4 +1,5 @@
 //! Several runs on the same records: their statements composed.
+#![cfg(feature = "cli")]
 
 use ferret::privacy::compose::{Composed, compose};
 use ferret::privacy::statement::{Circumstances, Released, Sampler};

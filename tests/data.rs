@@ -1,4 +1,5 @@
 //! Tokenizers and data.
+#![cfg(feature = "cli")]
 
 mod io_support;
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Random, batch, config, in_pool, weights};
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Cpu, Memory};
 use ferret::grad::{Dense, PerSample, Sum};
 use ferret::model::{Activation, Batch, Config, Decoder, Layout, ParamId, Reduction};
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Random, config, in_pool, weights};
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Backend, Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::method::dense::compress::{self, Address, BUCKET};

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Random, batch, config, in_pool, weights};
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot, Sum};
 use ferret::method::ferret::{

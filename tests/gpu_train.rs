@@ -2,12 +2,13 @@
 //! CPU's, runs repeated and resumed to the same bits, and the program with --device gpu.
 //!
 //! Without an adapter the tests say so and pass, unless FERRET_REQUIRE_GPU=1.
+#![cfg(feature = "cli")]
 #![cfg(feature = "gpu")]
 
 mod common;
 
 use common::Random;
-use ferret::backend::{Backend, Cpu, Gpu};
+use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
 use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy, State, Variant};

@@ -1,5 +1,6 @@
 //! Files from a stranger, and files for nobody else: tokenizers that make their library panic, links out of a model's folder, who may
 //! read what is private, and audits that must not pass for want of a bound.
+#![cfg(feature = "cli")]
 
 mod io_support;
 

@@ -1,4 +1,5 @@
 //! Hub names: the cache, a download from a small hub on loopback, and everything that can go wrong on the way.
+#![cfg(all(feature = "cli", feature = "hub"))]
 
 mod io_support;
 

@@ -5,7 +5,7 @@ mod common;
 
 use common::fixture::{self, relative};
 use common::{Random, config, in_pool, weights};
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Backend, Cpu, Memory};
 use ferret::grad::{ClipFunction, Clipping, Norms, PerSample, Style, Sum};
 use ferret::kernel::Real;
 use ferret::model::{Batch, Config, Decoder, GradSink, Layout, ParamId, Reduction, Rows, Slot};
@@ -173,7 +173,7 @@ fn norms_and_clipped_sums_equal_brute_force_in_any_micro_batches() {
 /// Keeps every delivery, to be delivered again in another order.
 struct Recorder(Vec<Delivery>);
 
-type T = <Cpu<f64> as Backend>::Tensor;
+type T = <Cpu<f64> as Memory>::Tensor;
 
 enum Factors {
     Outer(T, T),

@@ -1,4 +1,5 @@
 //! `ferret plan` and `ferret account`, driven as programs.
+#![cfg(feature = "cli")]
 
 use serde_json::Value;
 use std::process::{Command, Output};

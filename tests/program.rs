@@ -1,4 +1,5 @@
 //! The program as its users run it: generate, eval and grad.
+#![cfg(feature = "cli")]
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Bars on a terminal, and silence elsewhere. The terminal is one that `script` (util-linux) makes; without it the half of
 //! the tests that needs one says so and passes.
+#![cfg(all(feature = "cli", feature = "embedded"))]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

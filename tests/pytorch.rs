@@ -3,7 +3,7 @@
 mod common;
 
 use common::fixture::{batch, decoder, expected, gradient, relative};
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Cpu, Memory};
 use ferret::grad::{PerSample, Sum};
 use ferret::model::{Layout, Reduction};
 

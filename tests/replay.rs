@@ -1,6 +1,7 @@
 //! A FERRET run is its transcript: replay against brute force, and the verbs `replay` and `verify`.
+#![cfg(feature = "cli")]
 
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Cpu, Memory};
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::transcript::on_grid;
 use ferret::method::ferret::{Cuts, MaskKind, Release, Released, Releases, Replayer, Settings, Transcript, replay};

@@ -1,4 +1,5 @@
 //! Studies: grids end to end on a tiny model, killed and resumed; verdicts and the paper's figures.
+#![cfg(feature = "cli")]
 
 mod io_support;
 

@@ -1,4 +1,5 @@
 //! `ferret train`, `replay` and `verify` as their users run them, interrupted and killed included.
+#![cfg(feature = "cli")]
 #![cfg(unix)]
 
 mod common;

@@ -1,4 +1,5 @@
 //! `ferret train` by the methods with whole updates: the binary end to end, its statements, its key, stopping and resuming.
+#![cfg(feature = "cli")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! `ferret verify`: what is believed of a trained checkpoint, and what is not.
+#![cfg(all(feature = "cli", feature = "embedded"))]
 
 use ferret::method::dense::Record;
 use ferret::method::ferret::replay::save;
@@ -73,8 +74,11 @@ fn restate(dir: &Path, edit: impl FnOnce(&mut Value)) {
     std::fs::write(&path, text).unwrap();
 }
 
+/// What a refusal must say, and the edit that it refuses.
+type Edit<'a> = (&'a str, fn(&mut Value));
+
 /// Each edit of the run's statement is refused with its sentence.
-fn refuses(dir: &Path, edits: &[(&str, fn(&mut Value))]) {
+fn refuses(dir: &Path, edits: &[Edit]) {
     let keep = std::fs::read(dir.join("privacy.json")).unwrap();
     for (sentence, edit) in edits {
         restate(dir, edit);
@@ -210,7 +214,7 @@ fn rewrite(path: &Path, edit: impl FnOnce(&mut Value, &mut Vec<u8>) -> String) {
     let mut header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
     let mut data = bytes[8 + length..].to_vec();
     let mut text = edit(&mut header, &mut data);
-    while text.len() % 8 > 0 {
+    while !text.len().is_multiple_of(8) {
         text.push(' ');
     }
     std::fs::write(path, [&(text.len() as u64).to_le_bytes(), text.as_bytes(), &data].concat()).unwrap();
@@ -341,7 +345,7 @@ fn what_no_one_can_check_is_printed() {
         "what no one can check afterwards",
         "that batches were drawn, and that bits were flipped,",
         "no other run used them",
-        "the statement (version 2) is the one that settings and releases lead to",
+        "the statement (version 3) is the one that settings and releases lead to",
         "log.jsonl is not the base model's",
     ] {
         assert!(said.contains(sentence), "{sentence:?} is missing: {said}");
@@ -352,7 +356,7 @@ fn what_no_one_can_check_is_printed() {
         "one record replaced by an empty one",
         "This statement covers one run",
         "the number of steps T are public",
-        "Form and rules: version 2",
+        "Form and rules: version 3",
     ] {
         assert!(page.contains(sentence), "{sentence:?} is missing: {page}");
     }

@@ -1,4 +1,5 @@
 //! The embedded world: corpus, tokenizer, model.
+#![cfg(all(feature = "cli", feature = "embedded"))]
 
 mod io_support;
 

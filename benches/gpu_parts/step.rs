@@ -1,7 +1,7 @@
 //! Whole steps of training: sample, backward, release and update, on the CPU and on the GPU.
 
 use crate::common::{small, time, weights};
-use ferret::backend::{Backend, Cpu, Gpu};
+use ferret::backend::{Backend, Cpu, Gpu, Memory};
 use ferret::data::Example;
 use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy};
 use ferret::method::ferret as fe;

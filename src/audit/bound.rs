@@ -243,7 +243,7 @@ impl Bound {
 /// One metric of one attack against its bound.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Which.
+    /// What is compared: the advantage, or the true-positive rate at a low false-positive rate.
     pub metric: Metric,
     /// The bound; absent where it does not apply.
     pub bound: Option<f64>,

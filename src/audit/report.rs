@@ -6,10 +6,10 @@ use super::attack::HeldOut;
 use super::bound::{Bound, Charge, Design, Metric, Verdict, judge};
 use super::roc::{LOW_FPR, Roc, Summary};
 
-/// One attack.
+/// One attack: what it reached, and what was permitted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// Its name.
+    /// The attack's name.
     pub attack: String,
     /// Metrics, intervals, nulls.
     #[serde(flatten)]
@@ -40,7 +40,7 @@ pub struct Report {
     /// What the attacks found, in a sentence, whether or not a bound applies.
     #[serde(default)]
     pub finding: String,
-    /// The attacks.
+    /// One row an attack.
     pub attacks: Vec<Row>,
 }
 

@@ -1,5 +1,6 @@
 //! The special functions and small generators that the intervals stand on.
 
+use crate::rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -23,23 +24,15 @@ impl Seeded {
         phi_inv(self.uniform())
     }
 
-    /// Uniform in `0..n`, without modulo bias (Lemire's multiply and reject). `n` must not be 0.
+    /// Uniform in `0..n`, without bias. `n` must not be 0.
     pub fn below(&mut self, n: u64) -> u64 {
         assert!(n > 0, "Seeded::below(0)");
-        let threshold = n.wrapping_neg() % n;
-        loop {
-            let wide = u128::from(self.0.next_u64()) * u128::from(n);
-            if wide as u64 >= threshold {
-                return (wide >> 64) as u64;
-            }
-        }
+        rng::below(n, || self.0.next_u64())
     }
 
-    /// Fisher-Yates.
+    /// Put `items` into a random order, each equally likely.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.below(i as u64 + 1) as usize);
-        }
+        rng::shuffle(items, || self.0.next_u64());
     }
 }
 

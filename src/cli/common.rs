@@ -1,32 +1,16 @@
-//! What the verbs share: the model, the data, the device, threads, progress.
+//! What the verbs share: the model, the data, the device, threads.
 
-use crate::backend::{Backend, Cpu};
+use super::bars::Bars;
+pub use super::bars::{progress, progress_by_share, working};
+pub use crate::backend::{Device, Job};
 use crate::data::{self, Dataset, LoadOptions, Loss, Unit};
 use crate::error::{Error, Result};
 use crate::method::groups::Grouping;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
-use crate::progress::Progress;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 /// Where to compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Device {
-    /// The processor
-    Cpu,
-    /// A graphics device through wgpu; see `ferret devices`
-    Gpu,
-    /// A graphics device if there is one that is not software, else the processor
-    Auto,
-}
-
-/// Which device.
 #[derive(clap::Args, Debug, Clone)]
 pub struct Compute {
     /// Where to compute
@@ -34,55 +18,10 @@ pub struct Compute {
     pub device: Device,
 }
 
-/// Work that can run on any backend.
-pub trait Job {
-    /// What it gives.
-    type Output;
-    /// Do it.
-    fn run<B: Backend>(self, backend: B) -> Result<Self::Output>;
-}
-
 impl Compute {
-    /// Run `job` on the chosen device.
+    /// Run `job` on the chosen device, and say on stderr which it is where that is no matter of course.
     pub fn run<J: Job>(&self, job: J) -> Result<J::Output> {
-        match self.device {
-            Device::Cpu => job.run(Cpu::<f32>::new()),
-            Device::Gpu => self.on_gpu(job),
-            Device::Auto => self.on_best(job),
-        }
-    }
-
-    /// On a GPU if there is one that is not software and can be opened, else on the processor.
-    #[cfg(feature = "gpu")]
-    fn on_best<J: Job>(&self, job: J) -> Result<J::Output> {
-        let Some(info) = crate::backend::gpu::preferred() else { return job.run(Cpu::<f32>::new()) };
-        match crate::backend::Gpu::new(Some(&info.index.to_string())) {
-            Ok(gpu) => {
-                eprintln!("device: {} ({})", info.name, info.backend);
-                job.run(gpu)
-            }
-            Err(e) => {
-                eprintln!("note: {e}; the processor is used");
-                job.run(Cpu::<f32>::new())
-            }
-        }
-    }
-
-    #[cfg(not(feature = "gpu"))]
-    fn on_best<J: Job>(&self, job: J) -> Result<J::Output> {
-        job.run(Cpu::<f32>::new())
-    }
-
-    #[cfg(feature = "gpu")]
-    fn on_gpu<J: Job>(&self, job: J) -> Result<J::Output> {
-        let gpu = crate::backend::Gpu::new(None)?;
-        eprintln!("device: {} ({})", gpu.info().name, gpu.info().backend);
-        job.run(gpu)
-    }
-
-    #[cfg(not(feature = "gpu"))]
-    fn on_gpu<J: Job>(&self, _: J) -> Result<J::Output> {
-        Err(Error::Device("this program was built without the feature `gpu`: use --device cpu".into()))
+        self.device.run(job, &Bars::new(false, "stopped"))
     }
 }
 
@@ -97,7 +36,7 @@ pub fn set_threads(threads: usize) -> Result<()> {
         .map_err(|e| Error::usage(format!("--threads {threads}: {e}")))
 }
 
-/// Which model.
+/// A model by its name.
 #[derive(clap::Args, Debug, Clone)]
 pub struct ModelArg {
     /// `embedded`, a folder in the Hugging Face layout, or a hub name such as openai-community/gpt2
@@ -120,7 +59,7 @@ impl ModelArg {
     }
 }
 
-/// Which records.
+/// A file of records, and how it is read.
 #[derive(clap::Args, Debug, Clone)]
 pub struct DataArg {
     /// Records: JSON lines with {"text"}, {"prompt","response"}, {"instruction","input","output"}, {"messages"} or
@@ -130,12 +69,12 @@ pub struct DataArg {
     /// Which tokens of a record with a prompt count in the loss
     #[arg(long, value_enum, default_value = "response")]
     pub loss_on: Loss,
-    /// What is one.
+    /// What a promise is about.
     #[command(flatten)]
     pub unit: UnitArgs,
 }
 
-/// What is one.
+/// What a promise is about: a record, or a user.
 #[derive(clap::Args, Debug, Clone)]
 pub struct UnitArgs {
     /// What is sampled, clipped and promised about as one: a record, or all that one "user" gave (records name theirs by that key; a
@@ -220,122 +159,5 @@ pub fn grouping(method: &str, groups: Option<usize>, bucket: Option<usize>) -> R
         _ => Err(Error::usage(format!(
             "--method {method} has its groups already: leave out --groups and --bucket, or say --method ferret"
         ))),
-    }
-}
-
-/// A bar with rate and estimate on stderr; nothing where stderr is not a terminal or `quiet` is set.
-pub fn progress(len: u64, what: impl Into<Cow<'static, str>>, quiet: bool) -> ProgressBar {
-    bar(len, "{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left", quiet).with_prefix(what)
-}
-
-/// [`progress`] of work whose parts differ, in thousandths of it: a message says which part it is at.
-pub fn progress_by_share(what: &'static str, quiet: bool) -> ProgressBar {
-    bar(1000, "{prefix} {wide_bar} {percent} % {msg}, {elapsed} gone, {eta} left", quiet).with_prefix(what)
-}
-
-fn bar(len: u64, template: &str, quiet: bool) -> ProgressBar {
-    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
-    let style = ProgressStyle::with_template(template).expect("a valid template");
-    ProgressBar::with_draw_target(Some(len), target).with_style(style)
-}
-
-/// The library's progress as bars on stderr; Ctrl-C stops the work.
-pub struct Bars {
-    quiet: bool,
-    shown: Mutex<Shown>,
-}
-
-/// What is shown: a bar, or that work of unknown length goes on.
-#[derive(Default)]
-struct Shown {
-    bar: Option<ProgressBar>,
-    _working: Option<Working>,
-}
-
-impl Bars {
-    /// None yet.
-    pub fn new(quiet: bool) -> Self {
-        Self { quiet, shown: Mutex::default() }
-    }
-
-    fn show(&self, next: Shown) {
-        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(bar) = std::mem::replace(&mut *shown, next).bar {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-impl Progress for Bars {
-    fn begin(&self, what: &str, length: u64) {
-        self.end();
-        self.show(match length {
-            0 => Shown { _working: Some(working(what.to_owned(), self.quiet)), ..Shown::default() },
-            n => Shown { bar: Some(progress(n, what.to_owned(), self.quiet)), ..Shown::default() },
-        });
-    }
-
-    fn advance(&self, steps: u64) -> Result<()> {
-        if let Some(bar) = &self.shown.lock().unwrap_or_else(PoisonError::into_inner).bar {
-            bar.inc(steps);
-        }
-        if super::interrupt::asked() { Err(Error::Interrupted("stopped".into())) } else { Ok(()) }
-    }
-
-    fn end(&self) {
-        self.show(Shown::default());
-    }
-
-    fn note(&self, text: &str) {
-        if !self.quiet {
-            eprintln!("{text}");
-        }
-    }
-}
-
-impl Drop for Bars {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// Shows on stderr that work whose length is not known goes on, and for how long, until dropped. See [`working`].
-#[must_use = "it is shown until it is dropped"]
-pub struct Working {
-    stop: Option<mpsc::Sender<()>>,
-    shown: Option<JoinHandle<()>>,
-}
-
-/// Say that `what` is being done once it takes longer than a second; never where [`progress`] would show nothing.
-pub fn working(what: impl Into<Cow<'static, str>>, quiet: bool) -> Working {
-    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
-    if target.is_hidden() {
-        return Working { stop: None, shown: None };
-    }
-    let what = what.into();
-    let (stop, stopped) = mpsc::channel::<()>();
-    let shown = thread::spawn(move || {
-        if stopped.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
-            return;
-        }
-        let style = ProgressStyle::with_template("{spinner} {prefix}, {elapsed}").expect("a valid template");
-        let bar = ProgressBar::with_draw_target(None, target)
-            .with_style(style)
-            .with_prefix(what)
-            .with_elapsed(Duration::from_secs(1));
-        while stopped.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
-            bar.tick();
-        }
-        bar.finish_and_clear();
-    });
-    Working { stop: Some(stop), shown: Some(shown) }
-}
-
-impl Drop for Working {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(shown) = self.shown.take() {
-            let _ = shown.join();
-        }
     }
 }

@@ -28,7 +28,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Run the verb.
+/// List the adapters, each with what a training step would meet there.
 pub fn run(args: Args) -> Result<()> {
     let threads = rayon::current_num_threads();
     let shown = working("measuring", args.quiet);

@@ -53,7 +53,7 @@ impl Job for Losses<'_> {
     }
 }
 
-/// Run the verb.
+/// Mean loss and perplexity of a model on records.
 pub fn run(args: Args) -> Result<()> {
     if args.stride == Some(0) {
         return Err(Error::usage("--stride 0 would never reach the end of the text: give at least 1"));

@@ -97,7 +97,7 @@ impl Job for Work<'_> {
     }
 }
 
-/// Run the verb.
+/// Continue a prompt, printing tokens as they come.
 pub fn run(args: Args) -> Result<()> {
     let (checkpoint, tokenizer) = args.model.open()?;
     let prompt = match (&args.prompt, &args.prompt_tokens) {

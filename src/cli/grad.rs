@@ -93,7 +93,7 @@ fn norm<B: Backend>(b: &B, sum: Sum<B>) -> Result<f64> {
     Ok(square.sqrt())
 }
 
-/// Run the verb.
+/// The gradient of the mean loss, to a file or as norms.
 pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new_file(&args.out)?;
     let (checkpoint, tokenizer) = args.model.open()?;

@@ -44,7 +44,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Run the verb.
+/// Write a fresh checkpoint.
 pub fn run(args: Args) -> Result<()> {
     let (mut config, text) = match (&args.preset, &args.config) {
         (Some(preset), _) => (preset.config(), None),

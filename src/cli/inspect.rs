@@ -46,7 +46,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Run the verb.
+/// Tell what is in a checkpoint: shapes, groups, memory.
 pub fn run(args: Args) -> Result<()> {
     let shown = working("reading and hashing the checkpoint", args.quiet);
     let checkpoint = checkpoint::load(&args.model)?;
@@ -90,6 +90,7 @@ fn activation(checkpoint: &Checkpoint) -> &'static str {
     match checkpoint.weights.config.activation {
         Activation::GeluTanh => "gelu (tanh)",
         Activation::GeluErf => "gelu (erf)",
+        Activation::Silu => "silu",
     }
 }
 

@@ -2,11 +2,13 @@
 
 pub mod account;
 pub mod audit;
+mod bars;
 pub mod common;
 mod compose;
 pub mod devices;
 pub mod eval;
 pub mod first;
+mod flags;
 pub mod generate;
 pub mod grad;
 pub mod init;
@@ -56,6 +58,11 @@ enum Command {
 
 /// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
 pub fn main() -> i32 {
+    #[cfg(feature = "hub")]
+    {
+        static DOWNLOADS: bars::Bars = bars::Bars::downloads();
+        crate::model::hub::report_to(&DOWNLOADS);
+    }
     let arguments = match train::expand(std::env::args_os().collect()) {
         Ok(arguments) => arguments,
         Err(e) => return failed(&e),
@@ -75,7 +82,7 @@ pub fn main() -> i32 {
 
 /// Say what went wrong; the exit code.
 fn failed(e: &crate::Error) -> i32 {
-    eprintln!("ferret: {e}");
+    eprintln!("ferret: {}", flags::spell(&e.to_string()));
     match e {
         crate::Error::Usage(_) => 2,
         crate::Error::Interrupted(_) => 130,

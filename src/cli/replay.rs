@@ -1,6 +1,6 @@
 //! `ferret replay`: the tuned checkpoint of a FERRET run, from its base model and transcript.
 
-use super::common::Bars;
+use super::bars::Bars;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::Record;
@@ -37,7 +37,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Replay and save.
+/// Rebuild the tuned weights from a transcript and write them, as training would have.
 pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new(&args.out)?;
     let path = &args.transcript;
@@ -46,7 +46,7 @@ pub fn run(args: Args) -> Result<()> {
     // What is refused is the transcript's fault, so the message names its file.
     let refused = |e: Error| Error::file(path, e.to_string());
     let record = Record::Ferret(transcript.clone());
-    let tuned = match rebuild(&mut base, &record, &Bars::new(args.quiet)) {
+    let tuned = match rebuild(&mut base, &record, &Bars::new(args.quiet, "stopped")) {
         Some(tuned) => tuned.map_err(refused)?,
         None => {
             let what = "the run sent true gradients (--payload true-gradient), which no transcript holds: it cannot be replayed";

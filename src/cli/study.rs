@@ -4,12 +4,12 @@ use super::common::progress_by_share;
 use super::interrupt;
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::hash::sha256;
 use crate::model::{checkpoint, memory};
 use crate::study::grid::report::{Report, chosen, report};
 use crate::study::grid::{Finished, Grid, Kind, Progress, Runner, Store, Tuned};
 use crate::study::spec::{Goal, Part, Spec};
 use serde_json::json;
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -80,7 +80,7 @@ pub struct Args {
 /// Seconds of timing for each kind of run.
 const CALIBRATION: f64 = 0.25;
 
-/// Run the verb.
+/// Run a grid, or look at one, and write its report.
 pub fn run(args: Args) -> Result<()> {
     interrupt::listen();
     let mut grid = Grid::open(&args.grid)?;
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<()> {
     grid.check().map_err(Error::usage)?;
     let data = match &args.data {
         None => "embedded".to_owned(),
-        Some(path) => Sha256::digest(fsio::read_bytes(path)?).iter().map(|b| format!("{b:02x}")).collect(),
+        Some(path) => sha256(fsio::read_bytes(path)?),
     };
     let cores = rayon::current_num_threads();
     let jobs = jobs(&args, cores)?;

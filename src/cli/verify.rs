@@ -1,6 +1,6 @@
 //! `ferret verify`: is a checkpoint what its files say?
 
-use super::common::Bars;
+use super::bars::Bars;
 use crate::error::Result;
 use crate::fsio;
 use crate::method::verify::{Verified, verify};
@@ -29,10 +29,10 @@ pub struct Args {
     json: bool,
 }
 
-/// Check, and tell what was found.
+/// Recompute what a run's folder claims, file by file; an error where one is not true.
 pub fn run(args: Args) -> Result<()> {
     let mut base = checkpoint::load(&args.base)?;
-    let found = verify(&args.dir, &mut base, &Bars::new(args.quiet))?;
+    let found = verify(&args.dir, &mut base, &Bars::new(args.quiet, "stopped"))?;
     if args.json {
         return fsio::print(&format!("{}\n", serde_json::to_string(&found).expect("plain values")));
     }

@@ -16,5 +16,5 @@ pub fn add_examples(hash: &mut Sha256, examples: &[Example]) {
 pub fn examples_sha256(examples: &[Example]) -> String {
     let mut hash = Sha256::new();
     add_examples(&mut hash, examples);
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    crate::hash::finish(hash)
 }

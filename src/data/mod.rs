@@ -43,7 +43,8 @@ impl Example {
 }
 
 /// Which tokens of a record with a prompt count in the loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Loss {
     /// The response's, and the end-of-text token after it.
     #[default]
@@ -139,7 +140,7 @@ impl Dataset {
             notes.push(format!("{all} users, each sampled and clipped as one: what is promised is about a user"));
         } else if self.names_users {
             notes.push(
-                "records name their \"user\", and each counts by itself: --unit user makes a promise about a person"
+                "records name their \"user\", and each counts by itself: `unit` user makes a promise about a person"
                     .into(),
             );
         }
@@ -210,7 +211,7 @@ pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadO
     } else {
         if options.unit != Unit::Record {
             let what =
-                "is plain text, which names no users: give records with a \"user\" each, or leave out --unit user";
+                "is plain text, which names no users: give records with a \"user\" each, or leave out `unit` user";
             return Err(Error::file(path, what));
         }
         text::load(path, content, tokenizer, options)?
@@ -223,7 +224,7 @@ fn no_stride(path: &Path, options: &LoadOptions) -> Result<()> {
     match options.stride {
         None => Ok(()),
         Some(_) => Err(Error::usage(format!(
-            "--stride belongs to plain text (.txt), and {} holds records, one window each: leave it out",
+            "`stride` belongs to plain text (.txt), and {} holds records, one window each: leave it out",
             path.display()
         ))),
     }

@@ -94,7 +94,7 @@ pub(crate) fn load(
 }
 
 /// Refuse lines that are no records, tokenizer or not; whether records name their users.
-pub(crate) fn check(path: &Path, lines: &[&str]) -> Result<bool> {
+pub fn check(path: &Path, lines: &[&str]) -> Result<bool> {
     let mut users = false;
     for (i, line) in lines.iter().enumerate() {
         let (_, user) = parse(line).map_err(|what| Error::file(path, format!("line {}: {what}", i + 1)))?;

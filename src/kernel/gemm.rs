@@ -16,7 +16,7 @@ const SERIAL_BELOW: usize = 1 << 18;
 pub(super) const FEW_ROWS: usize = 4;
 
 /// An element's sum over k is formed in blocks of this many, each from zero: what matrixmultiply does, and so everyone here.
-pub(super) const KC: usize = 256;
+pub(crate) const KC: usize = 256;
 
 /// What a product is added to.
 #[derive(Clone, Copy, Debug)]

@@ -7,6 +7,7 @@ pub mod elementwise;
 pub mod gemm;
 pub mod gram;
 pub mod real;
+mod stored;
 #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod tiles;
 
@@ -14,5 +15,6 @@ pub use awake::awake;
 pub use gemm::{Onto, matmul, matmul_serial};
 pub use gram::Gram;
 pub use real::Real;
+pub use stored::Stored;
 
 pub(crate) use crate::isa::multiversion;

@@ -23,7 +23,7 @@ impl Scored {
         Self { name: name.into(), members: values, nonmembers }
     }
 
-    /// The curve.
+    /// True-positive rate over false-positive rate, at every threshold.
     pub fn roc(&self) -> Result<Roc> {
         Roc::new(&self.members, &self.nonmembers)
     }

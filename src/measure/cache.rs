@@ -6,7 +6,7 @@
 use crate::data::Example;
 use crate::data::digest::add_examples;
 use crate::error::Result;
-use crate::fsio;
+use crate::{fsio, hash};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
@@ -74,10 +74,6 @@ impl Cache {
     }
 }
 
-pub(super) fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
-}
-
 fn name(kind: &str, weights_sha256: &str, examples: &[Example]) -> String {
     let mut hash = Sha256::new();
     for text in [kind, weights_sha256] {
@@ -85,7 +81,7 @@ fn name(kind: &str, weights_sha256: &str, examples: &[Example]) -> String {
         hash.update(text);
     }
     add_examples(&mut hash, examples);
-    format!("{}.scores", hex(hash))
+    format!("{}.scores", hash::finish(hash))
 }
 
 /// The file's numbers, unless it is missing or damaged: then they are computed again.

@@ -21,7 +21,7 @@ pub const NUMBER: &str = "{number}";
 pub struct Planted {
     /// The shape; the same for all canaries unless the pattern numbers them.
     pub format: Format,
-    /// The secret.
+    /// Its secret, and how often it was planted.
     #[serde(flatten)]
     pub canary: Canary,
 }
@@ -38,7 +38,7 @@ pub struct Planting {
     pub seed: u64,
     /// Whether a fair coin decided for each canary if it is in, once, or out: then a one-run audit can be made.
     pub coin_flip: bool,
-    /// The canaries.
+    /// All secrets, planted or not.
     pub canaries: Vec<Planted>,
 }
 

@@ -41,7 +41,7 @@ pub fn leakage<B: Backend>(
     let settings = &transcript.settings;
     let (Payload::Sign, Releases::Bits(bits)) = (settings.payload, &transcript.releases) else {
         return Err(Error::usage(
-            "the leakage meter reads released bits, and this run released something else: only --payload sign with --release bit \
+            "the leakage meter reads released bits, and this run released something else: only `payload` sign with `release` bit \
              or rr can be metered",
         ));
     };

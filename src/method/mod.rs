@@ -16,6 +16,7 @@ pub mod ferret;
 pub mod folder;
 pub mod groups;
 pub mod list;
+pub mod mechanism;
 pub mod run;
 pub mod sampler;
 pub(crate) mod state;
@@ -25,6 +26,7 @@ pub mod verify;
 
 pub use boundary::{Opening, Sensitive};
 pub use list::{Method, Record};
+pub use mechanism::{Crossing, Mechanism};
 pub use run::{Run, Task, drive};
 pub use sampler::Samples;
 pub use tally::Private;

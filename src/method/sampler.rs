@@ -23,9 +23,7 @@ impl<'a> Samples<'a> {
     /// A batch is not empty by design and not larger than the data.
     pub fn new(secret: &'a Secret, sampler: Sampler, records: usize, batch: usize) -> Result<Self> {
         if batch == 0 || batch > records {
-            return Err(Error::usage(format!(
-                "a batch of {batch} from {records} records: expected at least 1 and at most all of them"
-            )));
+            return Err(Error::usage(format!("`batch` {batch} of {records} records: give 1 to all of them")));
         }
         Ok(Self { secret, sampler, records, batch })
     }

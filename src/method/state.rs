@@ -9,7 +9,7 @@
 //! model itself: weights and moments follow from the releases.
 
 use crate::error::{Error, Result};
-use crate::fsio;
+use crate::{fsio, hash};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -31,11 +31,7 @@ pub(super) fn file_sha256(path: &Path) -> Result<String> {
     let mut hash = Sha256::new();
     let mut file = std::fs::File::open(path).map_err(|e| Error::io(path, e))?;
     std::io::copy(&mut file, &mut hash).map_err(|e| Error::io(path, e))?;
-    Ok(hex(hash))
-}
-
-fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    Ok(hash::finish(hash))
 }
 
 /// Save under `root` what stands before `step`: `write` makes the file, which is called after `name`.
@@ -86,7 +82,7 @@ const SEAL: &str = "sha256_of_all_above";
 /// Write `content`, an object, with its own hash at the end: for its owner alone.
 pub(super) fn seal(path: &Path, content: &impl Serialize) -> Result<()> {
     let mut value = serde_json::to_value(content).expect("strings and numbers");
-    value[SEAL] = hex(Sha256::new_with_prefix(value.to_string())).into();
+    value[SEAL] = hash::sha256(value.to_string()).into();
     let text = serde_json::to_string_pretty(&value).expect("strings and numbers") + "\n";
     fsio::write_private(path, text.as_bytes())
 }
@@ -97,7 +93,7 @@ pub(super) fn unseal<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let text = fsio::read_text(path)?;
     let mut value: Value = serde_json::from_str(&text).map_err(|_| broken("is no JSON".into()))?;
     let seal = value.as_object_mut().and_then(|v| v.shift_remove(SEAL));
-    if seal != Some(hex(Sha256::new_with_prefix(value.to_string())).into()) {
+    if seal != Some(hash::sha256(value.to_string()).into()) {
         return Err(broken("is not what was written there (its SHA-256 differs)".into()));
     }
     serde_json::from_value(value).map_err(|e| broken(format!("has another form than this program's ({e})")))

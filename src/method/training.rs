@@ -78,7 +78,7 @@ impl Training {
             Stage::Diverged => {
                 return Err(Error::file(
                     &request.out,
-                    "the run there has diverged, and would again: begin it again with other settings",
+                    "the run there has diverged, and would again: begin it again with other settings by `restart_diverged`",
                 ));
             }
             _ if request.restart_diverged => {
@@ -95,7 +95,7 @@ impl Training {
             Stage::Begun | Stage::Ending => {
                 return Err(Error::file(
                     &request.out,
-                    "an unfinished run is there, and nothing is overwritten: resume it, or choose a new folder",
+                    "an unfinished run is there, and nothing is overwritten: `resume` it, or choose a new folder",
                 ));
             }
             Stage::Finished => {
@@ -150,14 +150,11 @@ impl Training {
             Some(folder) => {
                 let secret = folder.key(&told)?;
                 if request.insecure_seed.is_some() != secret.is_insecure() {
-                    let what = "was begun differently: a fixed seed of sampling and noise must be given then and now, or neither";
+                    let what = "was begun differently: `insecure_seed` must be given then and now, or neither";
                     return Err(Error::file(&request.out, format!("the run to resume {what}")));
                 }
                 if request.insecure_seed.is_some_and(|seed| !secret.is_of(seed)) {
-                    return Err(Error::file(
-                        &request.out,
-                        "the run to resume was begun with another seed of sampling and noise",
-                    ));
+                    return Err(Error::file(&request.out, "the run to resume was begun with another `insecure_seed`"));
                 }
                 folder.tell(&told)?;
                 (folder, Some(secret))
@@ -206,7 +203,7 @@ impl Training {
             Err(Error::Diverged(why)) => {
                 self.told.diverged = Some(why.clone());
                 self.folder.tell(&self.told)?;
-                Err(Error::Diverged(why))
+                Err(Error::Diverged(format!("{why}; `restart_diverged` begins again with other settings")))
             }
             Err(e) => Err(e),
         }
@@ -226,15 +223,15 @@ fn same(then: &Told, now: &Told) -> Result<(), String> {
     if then.stop != now.stop {
         return Err(format!(
             "the run to resume was begun to stop after {} steps, now it is {}: when a run stops is part of its plan, and what it spends \
-             was stated for that",
+             was stated for that; give `max_steps` as then",
             then.stop, now.stop
         ));
     }
     if then.base_sha256 != now.base_sha256 {
-        return Err("the run to resume began at another model: give the same one".into());
+        return Err("the run to resume began at another model: give the same `model`".into());
     }
     if then.records_sha256 != now.records_sha256 {
-        return Err("the run to resume began with other records: give the same ones".into());
+        return Err("the run to resume began with other records: give the same `data`".into());
     }
     Ok(())
 }
@@ -261,7 +258,7 @@ fn apart(records: &[Example], held_out: &[Example]) -> Result<()> {
         0 => Ok(()),
         n => Err(Error::usage(format!(
             "{n} of the {} records to evaluate on are trained on too: their loss would be published, and no promise covers it; \
-             give records that are not in the training data",
+             give `eval_data` that is apart from the training data",
             held_out.len()
         ))),
     }
@@ -417,7 +414,7 @@ impl<B: Backend> Watch<B> for Keeper<'_> {
             run.save(&self.folder.saved())?;
             let (done, all) = run.progress();
             return Err(Error::Interrupted(format!(
-                "stopped after {done} of {all} steps that compute something; they are saved"
+                "stopped after {done} of {all} steps that compute something; they are saved, and `resume` continues"
             )));
         }
         self.clock = Instant::now();

@@ -1,5 +1,9 @@
 //! What shape the decoder has: read from `config.json` by a [family](super::family), used by everything else.
 
+use crate::ops::Heads;
+
+pub use crate::ops::Activation;
+
 /// The sizes and choices that define a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -31,15 +35,6 @@ pub struct Config {
     pub eos: Option<u32>,
 }
 
-/// The nonlinearity between the two layers of the MLP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `gelu_new`: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
-    GeluTanh,
-    /// `gelu`: x Phi(x), with erf.
-    GeluErf,
-}
-
 impl Config {
     /// Width of one attention head.
     pub fn head_width(&self) -> usize {
@@ -51,5 +46,10 @@ impl Config {
         let by_width = if self.scale_by_width { 1.0 / (self.head_width() as f64).sqrt() } else { 1.0 };
         let by_layer = if self.scale_by_layer { 1.0 / (layer + 1) as f64 } else { 1.0 };
         by_width * by_layer
+    }
+
+    /// The attention of block `layer`.
+    pub fn attention(&self, layer: usize) -> Heads {
+        Heads::plain(self.heads, self.head_width(), self.attention_scale(layer))
     }
 }

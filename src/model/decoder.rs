@@ -14,7 +14,8 @@ use super::sink::{GradSink, Rows, Slot};
 use super::weights::Weights;
 use crate::backend::Backend;
 use crate::error::Result;
-use crate::ops::Segments;
+use crate::kernel::Stored;
+use crate::ops::{Order, Qkv, Segments};
 
 /// Rows of logits that exist at once, unless one sample is longer.
 pub(super) const HEAD_ROWS: usize = 512;
@@ -28,7 +29,7 @@ pub struct Decoder<B: Backend> {
     /// Its parameters' names and shapes.
     pub layout: Layout,
     /// Its parameters, in layout order.
-    pub params: Vec<B::Tensor>,
+    pub params: Vec<B::Weight>,
     /// Keep only each block's input for backward, and run the block again when backward reaches it: a third more time, and of
     /// the activations only N C numbers a block, for long contexts. The gradients are the same to the bit.
     pub recompute: bool,
@@ -65,7 +66,7 @@ impl<B: Backend> Decoder<B> {
             .zip(tensors)
             .map(|(spec, data)| {
                 let (rows, cols) = spec.matrix();
-                backend.upload(rows, cols, data)
+                backend.weight(rows, cols, Stored::F32(data))
             })
             .collect::<Result<_>>()?;
         Ok(Self { backend, config, layout, params, recompute: false })
@@ -73,12 +74,12 @@ impl<B: Backend> Decoder<B> {
 
     /// The parameters back in host memory.
     pub fn weights(&self) -> Result<Weights> {
-        let tensors = self.params.iter().map(|p| self.backend.download(p)).collect::<Result<_>>()?;
+        let tensors = self.params.iter().map(|p| self.backend.download_weight(p)).collect::<Result<_>>()?;
         Ok(Weights { config: self.config.clone(), layout: self.layout.clone(), tensors })
     }
 
     /// The parameter `p`.
-    pub fn param(&self, p: ParamId) -> &B::Tensor {
+    pub fn param(&self, p: ParamId) -> &B::Weight {
         &self.params[p.0]
     }
 
@@ -188,7 +189,8 @@ impl<B: Backend> Decoder<B> {
         wants: impl Fn(ParamId) -> bool,
     ) -> (B::Tensor, B::Tensor, B::Tensor, Vec<Kept<B>>) {
         let (b, layout) = (&self.backend, &self.layout);
-        let mut x = b.embed(&batch.ids, &batch.positions, self.param(layout.tokens), self.param(layout.positions));
+        let mut x =
+            b.embed(&batch.ids, self.param(layout.tokens), Some((&batch.positions, self.param(layout.positions))));
         let mut caches = Vec::with_capacity(self.config.layers - keep_from);
         for l in 0..self.config.layers {
             let keep = l >= keep_from && !self.recompute;
@@ -214,7 +216,7 @@ impl<B: Backend> Decoder<B> {
         let (n1, stats_1) = self.norm(&x, ids.norm_1);
         let qkv = self.linear(&n1, ids.qkv);
         let n1 = wants(ids.qkv.0).then_some(n1);
-        let (att, lse) = b.attention(&qkv, &batch.segments, self.config.heads, self.config.attention_scale(l));
+        let (att, lse) = b.attention(Qkv::Fused(&qkv), &batch.segments, &self.config.attention(l));
         let mut mid = self.linear(&att, ids.attn_out);
         b.add(&mut mid, &x);
         let (n2, stats_2) = self.norm(&mid, ids.norm_2);
@@ -250,10 +252,11 @@ impl<B: Backend> Decoder<B> {
         if !(below || any(&[mlp_in, norm_2, attn_out, qkv, norm_1])) {
             return;
         }
-        let mut dh = b.linear_input(dx, self.param(mlp_out.0));
+        let mut dh = b.linear_input(dx, self.param(mlp_out.0), Order::InOut);
         b.activation_backward(self.config.activation, &h, &mut dh);
         drop(h);
-        let dn = (below || any(&[norm_2, attn_out, qkv, norm_1])).then(|| b.linear_input(&dh, self.param(mlp_in.0)));
+        let dn = (below || any(&[norm_2, attn_out, qkv, norm_1]))
+            .then(|| b.linear_input(&dh, self.param(mlp_in.0), Order::InOut));
         self.deliver_linear(mlp_in, n2, Slot::Given(dh), wants, sink, batch);
         let Some(dn) = dn else { return };
         self.norm_backward(dn, &mid, &stats_2, norm_2, wants, dx, sink, &rows);
@@ -262,12 +265,13 @@ impl<B: Backend> Decoder<B> {
         if !(below || any(&[qkv, norm_1])) {
             return self.deliver_linear(attn_out, Some(att), Slot::Lent(dx), wants, sink, batch);
         }
-        let datt = b.linear_input(dx, self.param(attn_out.0));
-        let (heads, scale) = (self.config.heads, self.config.attention_scale(l));
-        let dqkv = b.attention_backward(&datt, &att, &lse, &qkv_out, &batch.segments, heads, scale);
+        let datt = b.linear_input(dx, self.param(attn_out.0), Order::InOut);
+        let heads = self.config.attention(l);
+        let dqkv = b.attention_backward(&datt, &att, &lse, Qkv::Fused(&qkv_out), &batch.segments, &heads);
+        let Qkv::Fused(dqkv) = dqkv else { unreachable!("gradients have the shape of what was given") };
         drop((datt, qkv_out, lse));
         self.deliver_linear(attn_out, Some(att), Slot::Lent(dx), wants, sink, batch);
-        let dn = (below || any(&[norm_1])).then(|| b.linear_input(&dqkv, self.param(qkv.0)));
+        let dn = (below || any(&[norm_1])).then(|| b.linear_input(&dqkv, self.param(qkv.0), Order::InOut));
         self.deliver_linear(qkv, n1, Slot::Given(dqkv), wants, sink, batch);
         if let Some(dn) = dn {
             self.norm_backward(dn, &x, &stats_1, norm_1, wants, dx, sink, &rows);
@@ -323,7 +327,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     pub(super) fn linear(&self, x: &B::Tensor, (weight, bias): (ParamId, ParamId)) -> B::Tensor {
-        self.backend.linear(x, self.param(weight), Some(self.param(bias)))
+        self.backend.linear(x, self.param(weight), Order::InOut, Some(self.param(bias)))
     }
 }
 

@@ -3,6 +3,7 @@
 use super::decoder::Decoder;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
+use crate::ops::Qkv;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -42,11 +43,10 @@ impl<B: Backend> Decoder<B> {
         let past = cache.len;
         assert!(!ids.is_empty() && past + ids.len() <= self.config.positions, "the caller counts positions");
         let positions: Vec<u32> = (past as u32..(past + ids.len()) as u32).collect();
-        let mut x = b.embed(ids, &positions, self.param(layout.tokens), self.param(layout.positions));
+        let mut x = b.embed(ids, self.param(layout.tokens), Some((&positions, self.param(layout.positions))));
         for (l, (block, (keys, values))) in layout.blocks.iter().zip(&mut cache.blocks).enumerate() {
             let qkv = self.linear(&self.norm(&x, block.norm_1).0, block.qkv);
-            let scale = self.config.attention_scale(l);
-            let att = b.attention_cached(&qkv, keys, values, past, self.config.heads, scale);
+            let att = b.attention_cached(Qkv::Fused(&qkv), keys, values, past, &self.config.attention(l));
             b.add(&mut x, &self.linear(&att, block.attn_out));
             let h = self.linear(&self.norm(&x, block.norm_2).0, block.mlp_in);
             b.add(&mut x, &self.linear(&b.activation(self.config.activation, &h), block.mlp_out));
@@ -72,10 +72,10 @@ impl Sampling {
     /// Refuse what has no meaning.
     pub fn check(&self) -> Result<()> {
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
-            return Err(Error::usage(format!("--temperature {} is not a number from 0 up", self.temperature)));
+            return Err(Error::usage(format!("`temperature` {} is not a number from 0 up", self.temperature)));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(Error::usage(format!("--top-p {} is not a probability in (0, 1]", self.top_p)));
+            return Err(Error::usage(format!("`top_p` {} is not a probability in (0, 1]", self.top_p)));
         }
         Ok(())
     }

@@ -1,22 +1,33 @@
-//! From what `--model` says to a folder: a folder as it is, `embedded` as itself, a hub name by way of the local Hugging Face cache or a
-//! download.
-//!
-//! Environment: `HF_HUB_CACHE` or `HF_HOME`/hub (default `~/.cache/huggingface/hub`), `HF_ENDPOINT`, `HF_TOKEN` (or
-//! the token file that `hf auth login` leaves), `HF_HUB_OFFLINE`.
-//!
-//! What the cache holds is used without asking the network. Files that a repository does not have are remembered in
-//! the cache's `.no_exist` folder, as Python's `huggingface_hub` does, so that they are asked for once.
+//! From a model's name to a folder: a folder as it is, `embedded` as itself, a hub name by way of the local Hugging Face cache or a
+//! download (feature `hub`).
 
-use super::checkpoint::{CONFIG, INDEX, TOKENIZER_FILES, WEIGHTS, shards};
+#[cfg(feature = "hub")]
+mod client;
+
+#[cfg(feature = "hub")]
+pub use client::{Settings, fetch};
+
 use super::embedded;
 use crate::error::{Error, Result};
-use hf_hub::api::Progress;
-use hf_hub::api::sync::{ApiBuilder, ApiError, ApiRepo};
-use hf_hub::{Cache, CacheRepo, Repo};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+#[cfg(feature = "hub")]
+use crate::progress::{Progress, Unheard};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where downloads are told of.
+#[cfg(feature = "hub")]
+static HEARD: std::sync::OnceLock<&'static dyn Progress> = std::sync::OnceLock::new();
+
+/// From now on, tell `progress` of every download of this process: loading a model by its name may begin one far from whoever waits.
+/// Only the first call counts.
+#[cfg(feature = "hub")]
+pub fn report_to(progress: &'static dyn Progress) {
+    let _ = HEARD.set(progress);
+}
+
+#[cfg(feature = "hub")]
+fn progress() -> &'static dyn Progress {
+    *HEARD.get_or_init(|| &Unheard)
+}
 
 /// Which files of a repository are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,49 +40,10 @@ pub enum Need {
     Everything,
 }
 
-/// Where the hub is and where its files are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// The cache, `.../huggingface/hub`; none where not even a home folder is known.
-    pub cache: Option<PathBuf>,
-    /// The hub's address.
-    pub endpoint: String,
-    /// Sent as `Authorization: Bearer`.
-    pub token: Option<String>,
-    /// Never ask the network.
-    pub offline: bool,
-}
-
-impl Settings {
-    /// From the environment, read through `get`.
-    pub fn from_vars(get: impl Fn(&str) -> Option<String>) -> Self {
-        let get = |name: &str| get(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
-        let home = get("HF_HOME").map(PathBuf::from).or_else(|| {
-            let caches = get("XDG_CACHE_HOME").map(PathBuf::from);
-            let user = get("HOME").or_else(|| get("USERPROFILE")).map(|h| PathBuf::from(h).join(".cache"));
-            caches.or(user).map(|c| c.join("huggingface"))
-        });
-        let cache = get("HF_HUB_CACHE").map(PathBuf::from).or_else(|| home.as_ref().map(|h| h.join("hub")));
-        let endpoint = get("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into());
-        let token_file = get("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| home.map(|h| h.join("token")));
-        let token = get("HF_TOKEN").or_else(|| {
-            let text = std::fs::read_to_string(token_file?).ok()?;
-            Some(text.trim().to_owned()).filter(|t| !t.is_empty())
-        });
-        let offline = get("HF_HUB_OFFLINE").is_some_and(|v| matches!(&*v.to_lowercase(), "1" | "true" | "yes" | "on"));
-        Self { cache, endpoint: endpoint.trim_end_matches('/').to_owned(), token, offline }
-    }
-
-    /// From this process's environment.
-    pub fn from_env() -> Self {
-        Self::from_vars(|name| std::env::var(name).ok())
-    }
-}
-
 /// The folder that `path_or_name` means, with the files in it that are needed, as far as they exist.
 pub fn locate(path_or_name: &str, need: Need) -> Result<PathBuf> {
     if path_or_name == embedded::NAME {
-        return Ok(embedded::folder());
+        return embedded::folder();
     }
     let path = Path::new(path_or_name);
     if path.is_dir() {
@@ -84,7 +56,19 @@ pub fn locate(path_or_name: &str, need: Need) -> Result<PathBuf> {
         let what = "there is no such folder (a hub name looks like openai-community/gpt2)";
         return Err(Error::file(path, what));
     }
-    fetch(path_or_name, need, &Settings::from_env())
+    from_hub(path_or_name, need)
+}
+
+#[cfg(feature = "hub")]
+fn from_hub(name: &str, need: Need) -> Result<PathBuf> {
+    fetch(name, need, &Settings::from_env())
+}
+
+#[cfg(not(feature = "hub"))]
+fn from_hub(name: &str, _: Need) -> Result<PathBuf> {
+    let what =
+        "there is no such folder, and the feature `hub`, which would ask the hub for it, was not built: name a folder";
+    Err(Error::file(name, what))
 }
 
 /// Refuse a model's folder in which a file that would be read is a link to somewhere else.
@@ -125,218 +109,6 @@ pub fn is_hub_name(name: &str) -> bool {
     };
     let parts: Vec<&str> = name.split('/').collect();
     parts.len() <= 2 && parts.iter().all(|p| part(p)) && !name.ends_with(".safetensors") && !name.ends_with(".json")
-}
-
-/// The snapshot folder of the repository `name`, from the cache or the network.
-pub fn fetch(name: &str, need: Need, settings: &Settings) -> Result<PathBuf> {
-    let Some(cache_dir) = &settings.cache else {
-        let what = format!("{name}: no folder for downloads is known: set HF_HOME");
-        return Err(Error::Hub(what));
-    };
-    let cache = Cache::new(cache_dir.clone());
-    let repo = Repo::model(name.to_owned());
-    let client = Client { name, settings, cached: cache.repo(repo.clone()), cache, repo, api: None };
-    client.run(need)
-}
-
-struct Client<'a> {
-    name: &'a str,
-    settings: &'a Settings,
-    cache: Cache,
-    cached: CacheRepo,
-    repo: Repo,
-    api: Option<ApiRepo>,
-}
-
-/// What came of asking for one file.
-enum Found {
-    At(PathBuf),
-    /// The repository has no such file.
-    Absent,
-    /// Not in the cache, and the network may not be asked.
-    Offline,
-}
-
-impl Client<'_> {
-    fn run(mut self, need: Need) -> Result<PathBuf> {
-        let config = self.required(CONFIG)?;
-        let folder = config.parent().unwrap_or(Path::new("")).to_owned();
-        let mut paths = Vec::new();
-        if need == Need::Everything {
-            paths.extend(self.weights()?);
-        }
-        if need != Need::Config {
-            // vocab.json and merges.txt are needed only where tokenizer.json is missing, but are copied along with it.
-            for file in TOKENIZER_FILES {
-                match self.get(file) {
-                    Ok(Found::At(path)) => paths.push(path),
-                    Ok(Found::Absent | Found::Offline) => {}
-                    // The weights are there: a tokenizer that cannot be reached now is missed when it is used.
-                    Err(e) => eprintln!("note: {e}"),
-                }
-            }
-        }
-        if paths.iter().any(|p| p.parent() != Some(&folder)) {
-            let what = format!("{}: the repository changed during the download: run the command again", self.name);
-            return Err(Error::Hub(what));
-        }
-        Ok(folder)
-    }
-
-    fn weights(&mut self) -> Result<Vec<PathBuf>> {
-        match self.get(WEIGHTS)? {
-            Found::At(path) => return Ok(vec![path]),
-            Found::Absent | Found::Offline => {}
-        }
-        match self.get(INDEX)? {
-            Found::At(index) => {
-                let mut paths = vec![];
-                for shard in shards(&index)? {
-                    paths.push(self.required(&shard)?);
-                }
-                paths.push(index);
-                Ok(paths)
-            }
-            Found::Absent => {
-                let what = format!("{}: the repository has no model.safetensors, and only that is read", self.name);
-                Err(Error::Hub(what))
-            }
-            Found::Offline => Err(self.offline(WEIGHTS)),
-        }
-    }
-
-    fn required(&mut self, file: &str) -> Result<PathBuf> {
-        match self.get(file)? {
-            Found::At(path) => Ok(path),
-            Found::Absent => Err(Error::Hub(format!(
-                "{}: {} has no {file} under this name: check the spelling (a folder must exist to be taken as one)",
-                self.name, self.settings.endpoint
-            ))),
-            Found::Offline => Err(self.offline(file)),
-        }
-    }
-
-    fn offline(&self, file: &str) -> Error {
-        Error::Hub(format!(
-            "{}: {file} is neither in a folder of this name nor in the cache ({}), and HF_HUB_OFFLINE forbids to download it",
-            self.name,
-            self.cache.path().display()
-        ))
-    }
-
-    fn get(&mut self, file: &str) -> Result<Found> {
-        if let Some(path) = self.cached.get(file) {
-            return Ok(Found::At(path));
-        }
-        if self.absence(file).is_some_and(|marker| marker.exists()) {
-            return Ok(Found::Absent);
-        }
-        if self.settings.offline {
-            return Ok(Found::Offline);
-        }
-        self.download(file)
-    }
-
-    /// Where the cache remembers that the current revision has no `file`.
-    fn absence(&self, file: &str) -> Option<PathBuf> {
-        let repo = self.cache.path().join(self.repo.folder_name());
-        let commit = std::fs::read_to_string(repo.join("refs").join(self.repo.revision())).ok()?;
-        Some(repo.join(".no_exist").join(commit.trim()).join(file))
-    }
-
-    fn download(&mut self, file: &str) -> Result<Found> {
-        if self.api.is_none() {
-            let api = ApiBuilder::from_cache(self.cache.clone())
-                .with_endpoint(self.settings.endpoint.clone())
-                .with_token(self.settings.token.clone())
-                .with_user_agent("ferret", env!("CARGO_PKG_VERSION"))
-                .build()
-                .map_err(|e| Error::Hub(format!("{}: {e}", self.name)))?;
-            self.api = Some(api.repo(self.repo.clone()));
-        }
-        let api = self.api.as_ref().expect("just made");
-        let bar = Bar::new();
-        let size = bar.size.clone();
-        match api.download_with_progress(file, bar) {
-            Ok(path) => {
-                self.check_length(&path, size.load(Ordering::Relaxed), file)?;
-                Ok(Found::At(path))
-            }
-            Err(e) => match status(&e) {
-                Some(404) => {
-                    if let Some(marker) = self.absence(file) {
-                        let _ = marker.parent().map(std::fs::create_dir_all);
-                        let _ = std::fs::write(marker, b"");
-                    }
-                    Ok(Found::Absent)
-                }
-                Some(401 | 403) => Err(Error::Hub(format!(
-                    "{}: there is no folder of this name, and {} has no such repository or does not show it to you \
-                     (asked for {file}): check the spelling, or set HF_TOKEN",
-                    self.name, self.settings.endpoint
-                ))),
-                _ => Err(Error::Hub(format!(
-                    "{}: {file} could not be downloaded from {} ({e}): try again, or name a local folder",
-                    self.name, self.settings.endpoint
-                ))),
-            },
-        }
-    }
-
-    /// A download that ended early, or was resumed against a server that starts over, must not stay in the cache.
-    fn check_length(&self, path: &Path, expected: usize, file: &str) -> Result<()> {
-        let found = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.len();
-        if found == expected as u64 {
-            return Ok(());
-        }
-        if let Ok(blob) = path.canonicalize() {
-            let _ = std::fs::remove_file(blob);
-        }
-        let _ = std::fs::remove_file(path);
-        Err(Error::Hub(format!(
-            "{}: {file} arrived with {found} of {expected} bytes: run the command again",
-            self.name
-        )))
-    }
-}
-
-/// The HTTP status in an error of hf-hub, which hands it on only in words.
-fn status(error: &ApiError) -> Option<u16> {
-    let ApiError::RequestError(e) = error else { return None };
-    let text = e.to_string();
-    text.strip_prefix("http status: ")?.parse().ok()
-}
-
-/// Progress on stderr; nothing where that is no terminal.
-struct Bar {
-    bar: ProgressBar,
-    size: Arc<AtomicUsize>,
-}
-
-impl Bar {
-    fn new() -> Self {
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template("{msg:24} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} ({eta})");
-        bar.set_style(style.expect("a valid template"));
-        Self { bar, size: Arc::default() }
-    }
-}
-
-impl Progress for Bar {
-    fn init(&mut self, size: usize, filename: &str) {
-        self.size.store(size, Ordering::Relaxed);
-        self.bar.set_length(size as u64);
-        self.bar.set_position(0);
-        self.bar.set_message(filename.to_owned());
-    }
-
-    fn update(&mut self, size: usize) {
-        self.bar.inc(size as u64);
-    }
-
-    fn finish(&mut self) {
-        self.bar.finish();
-    }
 }
 
 #[cfg(test)]
@@ -388,27 +160,5 @@ mod tests {
         symlink(home.path(), at("fake/blobs")).unwrap();
         symlink("../../blobs/secret", at("fake/snapshots/c0ffee/config.json")).unwrap();
         assert!(must_stay_inside(&at("fake/snapshots/c0ffee")).is_err());
-    }
-
-    #[test]
-    fn the_environment_is_honoured() {
-        let vars = |list: &'static [(&str, &str)]| {
-            Settings::from_vars(move |name| list.iter().find(|(k, _)| *k == name).map(|(_, v)| v.to_string()))
-        };
-        let plain = vars(&[("HOME", "/home/me")]);
-        assert_eq!(plain.cache, Some("/home/me/.cache/huggingface/hub".into()));
-        assert_eq!((plain.endpoint.as_str(), plain.offline), ("https://huggingface.co", false));
-        let all = vars(&[
-            ("HF_HOME", "/hf"),
-            ("HF_ENDPOINT", "http://localhost:1/"),
-            ("HF_TOKEN", " secret\n"),
-            ("HF_HUB_OFFLINE", "1"),
-        ]);
-        assert_eq!(all.cache, Some("/hf/hub".into()));
-        assert_eq!(
-            (all.endpoint.as_str(), all.token.as_deref(), all.offline),
-            ("http://localhost:1", Some("secret"), true)
-        );
-        assert_eq!(vars(&[("HF_HOME", "/hf"), ("HF_HUB_CACHE", "/c")]).cache, Some("/c".into()));
     }
 }

@@ -10,7 +10,8 @@ use rayon::prelude::*;
 use std::f64::consts::TAU;
 
 /// A shape that has a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Preset {
     /// 124M parameters: 12 blocks, 768 wide.
     Gpt2,

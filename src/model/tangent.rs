@@ -8,6 +8,7 @@ use super::decoder::{Decoder, row_range};
 use super::layout::ParamId;
 use super::sink::Tangents;
 use crate::backend::Backend;
+use crate::ops::{Order, Qkv};
 
 /// Rows of logits, and of their tangents, that exist at once.
 const HEAD_ROWS: usize = 64;
@@ -17,16 +18,18 @@ impl<B: Backend> Decoder<B> {
     pub fn jvp(&self, batch: &Batch, tangents: &impl Tangents<B>) -> B::Tensor {
         let (b, layout, config) = (&self.backend, &self.layout, &self.config);
         let (n, c) = (batch.rows(), config.width);
-        let mut x = b.embed(&batch.ids, &batch.positions, self.param(layout.tokens), self.param(layout.positions));
+        let mut x =
+            b.embed(&batch.ids, self.param(layout.tokens), Some((&batch.positions, self.param(layout.positions))));
         let mut x_dot = b.zeros(n, c);
         tangents.gather(b, layout.tokens, &batch.ids, &mut x_dot);
         tangents.gather(b, layout.positions, &batch.positions, &mut x_dot);
         for (l, ids) in layout.blocks.iter().enumerate() {
             let (n1, n1_dot) = self.norm_jvp(&x, &x_dot, ids.norm_1, tangents);
             let (qkv, qkv_dot) = self.linear_jvp(n1, n1_dot, ids.qkv, tangents);
-            let scale = config.attention_scale(l);
-            let (att, lse) = b.attention(&qkv, &batch.segments, config.heads, scale);
-            let att_dot = b.attention_jvp(&qkv, &qkv_dot, &lse, &batch.segments, config.heads, scale);
+            let heads = config.attention(l);
+            let (att, lse) = b.attention(Qkv::Fused(&qkv), &batch.segments, &heads);
+            let (x_qkv, x_qkv_dot) = (Qkv::Fused(&qkv), Qkv::Fused(&qkv_dot));
+            let att_dot = b.attention_jvp(x_qkv, x_qkv_dot, &lse, &batch.segments, &heads);
             drop((qkv, qkv_dot, lse));
             let (out, out_dot) = self.linear_jvp(att, att_dot, ids.attn_out, tangents);
             b.add(&mut x, &out);
@@ -80,7 +83,7 @@ impl<B: Backend> Decoder<B> {
         tangents: &impl Tangents<B>,
     ) -> (B::Tensor, B::Tensor) {
         let b = &self.backend;
-        let mut y_dot = b.linear(&x_dot, self.param(weight), None);
+        let mut y_dot = b.linear(&x_dot, self.param(weight), Order::InOut, None);
         drop(x_dot);
         tangents.matmul(b, weight, &x, &mut y_dot);
         if let Some(v) = tangents.vector(b, bias) {

@@ -30,7 +30,7 @@ impl Weights {
             return Ok(());
         }
         Err(Error::Diverged(format!(
-            "the weights are no longer numbers after {steps} steps: the run has diverged; lower --learning-rate"
+            "the weights are no longer numbers after {steps} steps: the run has diverged; lower `learning_rate`"
         )))
     }
 

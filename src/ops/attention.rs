@@ -1,93 +1,146 @@
-//! Causal multi-head attention over ragged segments: `o_i = sum_{j <= i} p_ij v_j`, `p_i = softmax(scale q_i Kᵀ)`.
+//! Causal attention of grouped heads over ragged segments: `o_i = sum_j p_ij v_j`, `p_i = softmax_j(scale <q_i, k_j> + slope (j - i))`,
+//! over the keys j <= i that the [window](Heads::window) of row i holds.
 //!
 //! Scores exist only for a block of query rows of one head at a time. What is kept between forward and backward is the
 //! output and one number a row and head, the log of the softmax' denominator; backward recomputes `p = exp(s - lse)`.
+//! The heads of a group read the same keys and values, and add to the same gradients in turn.
+//!
+//! In shapes, Q is `heads * width` columns and K is `kv_heads * width`.
 
+#[cfg(test)]
+mod tests;
+
+use super::heads::Heads;
 use super::{Segments, slice, slice_mut};
-use crate::kernel::gemm::{Onto, matmul_serial, scaled_matmul_serial};
+use crate::kernel::gemm::{KC, Onto, matmul_serial, scaled_matmul_serial};
 use crate::kernel::{Real, elementwise, multiversion};
-use ndarray::{ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, s};
+use ndarray::{ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, s};
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// Query rows worked on at a time: their scores against 1,024 keys are 256 KiB in f32.
 const BLOCK: usize = 64;
 
 /// `o = attention(q, k, v)` for every segment and head.
 ///
-/// Shapes: `qkv`: (N, 3 C), queries, keys, values side by side, heads side by side within each; `out`: (N, C);
-/// `lse`: (N, H), for [`backward`].
+/// Shapes: `q`: (N, Q); `k`, `v`: (N, K); heads side by side in each; `out`: (N, Q); `lse`: (N, H), for [`backward`].
 pub fn forward<F: Real>(
-    qkv: ArrayView2<F>,
+    qkv: [ArrayView2<F>; 3],
     segments: &Segments,
-    heads: usize,
-    scale: f64,
+    heads: &Heads,
     mut out: ArrayViewMut2<F>,
     mut lse: ArrayViewMut2<F>,
 ) {
-    let mut tasks = Vec::with_capacity(segments.len() * heads);
-    let outs = heads_of(split_rows(out.view_mut(), segments), heads);
-    let lses = heads_of(split_rows(lse.view_mut(), segments), heads);
+    let slopes = heads.slopes();
+    let mut tasks = Vec::with_capacity(segments.len() * heads.heads);
+    let outs = heads_of(split_rows(out.view_mut(), segments), heads.heads);
+    let lses = heads_of(split_rows(lse.view_mut(), segments), heads.heads);
     for ((range, outs), lses) in segments.iter().zip(outs).zip(lses) {
-        let qkv = qkv.slice(s![range, ..]);
-        for (head, (out, lse)) in outs.into_iter().zip(lses).enumerate() {
-            tasks.push((head_inputs(qkv, heads, head), out, lse));
+        let rows = qkv.map(|x| x.slice_move(s![range.clone(), ..]));
+        for (h, (out, lse)) in outs.into_iter().zip(lses).enumerate() {
+            tasks.push((head_inputs(rows, heads, h), Mask::new(heads, slopes[h], 0), out, lse));
         }
     }
-    tasks.into_par_iter().for_each(|([q, k, v], out, mut lse)| {
-        one_head(q, k, v, 0, F::of(scale), out, Some(lse.column_mut(0)));
+    tasks.into_par_iter().for_each(|(inputs, mask, out, mut lse)| {
+        one_head(inputs, &mask, out, Some(lse.column_mut(0)));
     });
 }
 
-/// Attention of new rows at positions `past..past + n` to all keys up to their own, for decoding with a cache.
+/// Attention of new rows at positions `past..past + n` to the keys up to their own, for decoding with a cache.
 ///
-/// Shapes: `q`, `out`: (n, C); `k`, `v`: (past + n, C).
-pub fn forward_cached<F: Real>(
-    q: ArrayView2<F>,
-    k: ArrayView2<F>,
-    v: ArrayView2<F>,
-    heads: usize,
-    scale: f64,
-    mut out: ArrayViewMut2<F>,
-) {
-    let past = k.nrows() - q.nrows();
-    let width = q.ncols() / heads;
-    let outs: Vec<_> = out.axis_chunks_iter_mut(Axis(1), width).collect();
-    outs.into_par_iter().enumerate().for_each(|(head, out)| {
-        let [q, k, v] = [q, k, v].map(|x| x.slice_move(s![.., head * width..(head + 1) * width]));
-        one_head(q, k, v, past, F::of(scale), out, None);
+/// Shapes: `q`, `out`: (n, Q); `k`, `v`: (past + n, K).
+pub fn forward_cached<F: Real>(qkv: [ArrayView2<F>; 3], heads: &Heads, mut out: ArrayViewMut2<F>) {
+    let past = qkv[1].nrows() - qkv[0].nrows();
+    let slopes = heads.slopes();
+    let outs: Vec<_> = out.axis_chunks_iter_mut(Axis(1), heads.width).collect();
+    outs.into_par_iter().enumerate().for_each(|(h, out)| {
+        one_head(head_inputs(qkv, heads, h), &Mask::new(heads, slopes[h], past), out, None);
     });
 }
 
-/// One head of one segment; query row i is at position `past + i`.
-fn one_head<F: Real>(
-    q: ArrayView2<F>,
-    k: ArrayView2<F>,
-    v: ArrayView2<F>,
-    past: usize,
+/// Which keys a head's query rows see, and what is added to their scores. Query row i is at position `past + i`.
+struct Mask<F> {
+    heads: Heads,
     scale: F,
+    slope: F,
+    past: usize,
+}
+
+impl<F: Real> Mask<F> {
+    fn new(heads: &Heads, slope: f64, past: usize) -> Self {
+        Self { heads: *heads, scale: F::of(heads.scale), slope: F::of(slope), past }
+    }
+
+    /// Numbers of scratch that the scores of a block may take, for `rows` queries.
+    fn scratch(&self, rows: usize) -> usize {
+        let keys = self.past + rows;
+        BLOCK.min(rows) * self.heads.window.map_or(keys, |window| keys.min(window.saturating_add(BLOCK + KC)))
+    }
+
+    /// The keys that some row of a block of queries sees. They begin where a block of a product's sum does, so that a row's bits
+    /// do not depend on the rows that it shares a block with.
+    fn keys(&self, rows: &Range<usize>) -> Range<usize> {
+        self.heads.first_key(self.past + rows.start) / KC * KC..self.past + rows.end
+    }
+
+    /// `scores <- scale q kᵀ` for a block of query rows against the keys that they see.
+    fn scores(&self, q: ArrayView2<F>, k: ArrayView2<F>, scores: ArrayViewMut2<F>) {
+        scaled_matmul_serial(self.scale, q, k.reversed_axes(), Onto::Zero, scores);
+    }
+
+    /// What query row `i` sees of its scores against the keys from `first` on, with the distance added; the rest becomes zero.
+    fn seen<'a>(&self, i: usize, first: usize, scores: &'a mut [F]) -> &'a mut [F] {
+        let seen = self.only(i, first, scores);
+        if self.heads.alibi {
+            add_distance(seen, self.slope);
+        }
+        seen
+    }
+
+    /// What query row `i` sees of numbers for the keys from `first` on; the rest becomes zero.
+    fn only<'a>(&self, i: usize, first: usize, row: &'a mut [F]) -> &'a mut [F] {
+        let position = self.past + i;
+        let (seen, after) = row.split_at_mut(position + 1 - first);
+        let (before, seen) = seen.split_at_mut(self.heads.first_key(position) - first);
+        after.fill(F::zero());
+        before.fill(F::zero());
+        seen
+    }
+}
+
+multiversion! {
+    /// `score_j += slope (j - i)`, where the last of them is key i.
+    fn add_distance<F: Real>(scores: &mut [F], slope: F) {
+        let last = scores.len() as i32 - 1;
+        for (j, score) in scores.iter_mut().enumerate() {
+            *score += slope * F::of((j as i32 - last) as f64);
+        }
+    }
+}
+
+/// One head of one segment.
+fn one_head<F: Real>(
+    [q, k, v]: [ArrayView2<F>; 3],
+    mask: &Mask<F>,
     mut out: ArrayViewMut2<F>,
     mut lse: Option<ArrayViewMut1<F>>,
 ) {
-    let rows = q.nrows();
-    with_scratch(BLOCK.min(rows) * k.nrows(), |scratch, _| {
-        for start in (0..rows).step_by(BLOCK) {
-            let end = (start + BLOCK).min(rows);
-            let keys = past + end;
-            let mut scores = block(scratch, end - start, keys);
-            let kt = k.slice(s![..keys, ..]).reversed_axes();
-            scaled_matmul_serial(scale, q.slice(s![start..end, ..]), kt, Onto::Zero, scores.view_mut());
+    with_scratch(mask.scratch(q.nrows()), |scratch, _| {
+        for rows in blocks(q.nrows()) {
+            let keys = mask.keys(&rows);
+            let mut scores = block(scratch, rows.len(), keys.len());
+            mask.scores(q.slice(s![rows.clone(), ..]), k.slice(s![keys.clone(), ..]), scores.view_mut());
             let mut denominators = [F::one(); BLOCK];
             for (i, mut row) in scores.rows_mut().into_iter().enumerate() {
-                let (seen, unseen) = row.as_slice_mut().expect("scratch rows").split_at_mut(past + start + i + 1);
+                let seen = mask.seen(rows.start + i, keys.start, row.as_slice_mut().expect("scratch rows"));
                 let largest = elementwise::max(seen);
                 denominators[i] = elementwise::exp_shifted(seen, largest);
-                unseen.fill(F::zero());
                 if let Some(lse) = &mut lse {
-                    lse[start + i] = largest + denominators[i].ln();
+                    lse[rows.start + i] = largest + denominators[i].ln();
                 }
             }
-            let mut out = out.slice_mut(s![start..end, ..]);
-            matmul_serial(scores.view(), v.slice(s![..keys, ..]), Onto::Zero, out.view_mut());
+            let mut out = out.slice_mut(s![rows, ..]);
+            matmul_serial(scores.view(), v.slice(s![keys, ..]), Onto::Zero, out.view_mut());
             for (mut row, &denominator) in out.rows_mut().into_iter().zip(&denominators) {
                 elementwise::scale(row.as_slice_mut().expect("adjacent columns"), F::one() / denominator);
             }
@@ -96,65 +149,73 @@ fn one_head<F: Real>(
 }
 
 /// Backward of [`forward`]. With `D_i = <do_i, o_i>`: `dv = pᵀ do`, `ds = p ∘ (do vᵀ - D) scale`, `dq = ds k`,
-/// `dk = dsᵀ q`.
+/// `dk = dsᵀ q`; a head of keys and values gets the sum over the query heads of its group.
 ///
-/// Shapes: `dout`, `out`: (N, C); `lse`: (N, H); `qkv`, `dqkv`: (N, 3 C).
-#[allow(clippy::too_many_arguments)]
+/// Shapes: `dout`, `out`: (N, Q); `lse`: (N, H); `qkv`, `dqkv`: (N, Q), (N, K), (N, K), the latter overwritten.
 pub fn backward<F: Real>(
     dout: ArrayView2<F>,
     out: ArrayView2<F>,
     lse: ArrayView2<F>,
-    qkv: ArrayView2<F>,
+    qkv: [ArrayView2<F>; 3],
     segments: &Segments,
-    heads: usize,
-    scale: f64,
-    mut dqkv: ArrayViewMut2<F>,
+    heads: &Heads,
+    dqkv: [ArrayViewMut2<F>; 3],
 ) {
-    let width = out.ncols() / heads;
-    let mut tasks = Vec::with_capacity(segments.len() * heads);
-    for (range, dqkv) in segments.iter().zip(split_rows(dqkv.view_mut(), segments)) {
-        let (dq, rest) = dqkv.split_at(Axis(1), out.ncols());
-        let (dk, dv) = rest.split_at(Axis(1), out.ncols());
-        let [dq, dk, dv] = [dq, dk, dv].map(|d| heads_of(vec![d], heads).remove(0));
-        for (head, ((dq, dk), dv)) in dq.into_iter().zip(dk).zip(dv).enumerate() {
-            let columns = head * width..(head + 1) * width;
-            let inputs = head_inputs(qkv.slice(s![range.clone(), ..]), heads, head);
-            let (dout, out) =
-                (dout.slice(s![range.clone(), columns.clone()]), out.slice(s![range.clone(), columns.clone()]));
-            tasks.push((inputs, dout, out, lse.slice(s![range.clone(), head]), [dq, dk, dv]));
+    let (width, group, slopes) = (heads.width, heads.group(), heads.slopes());
+    let mut tasks = Vec::with_capacity(segments.len() * heads.kv_heads);
+    let [dq, dk, dv] = dqkv.map(|d| heads_of(split_rows(d, segments), heads.kv_heads));
+    for (((range, dq), dk), dv) in segments.iter().zip(dq).zip(dk).zip(dv) {
+        for (kv, ((dq, dk), dv)) in dq.into_iter().zip(dk).zip(dv).enumerate() {
+            tasks.push((range.clone(), kv, dq, dk, dv));
         }
     }
-    let scale = F::of(scale);
-    tasks.into_par_iter().for_each(|([q, k, v], dout, out, lse, [mut dq, mut dk, mut dv])| {
-        let rows = q.nrows();
+    tasks.into_par_iter().for_each(|(range, kv, dq, mut dk, mut dv)| {
         dk.fill(F::zero());
         dv.fill(F::zero());
-        with_scratch(BLOCK.min(rows) * rows, |p_scratch, dp_scratch| {
-            for start in (0..rows).step_by(BLOCK) {
-                let end = (start + BLOCK).min(rows);
-                let (q, dout) = (q.slice(s![start..end, ..]), dout.slice(s![start..end, ..]));
-                let (k, v) = (k.slice(s![..end, ..]), v.slice(s![..end, ..]));
-                let (mut p, mut dp) = (block(p_scratch, end - start, end), block(dp_scratch, end - start, end));
-                scaled_matmul_serial(scale, q, k.reversed_axes(), Onto::Zero, p.view_mut());
-                matmul_serial(dout, v.reversed_axes(), Onto::Zero, dp.view_mut());
-                for (i, mut p) in p.rows_mut().into_iter().enumerate() {
-                    let (seen, unseen) = p.as_slice_mut().expect("scratch rows").split_at_mut(start + i + 1);
-                    elementwise::exp_shifted(seen, lse[start + i]);
-                    unseen.fill(F::zero());
-                }
-                matmul_serial(p.t(), dout, Onto::Itself, dv.slice_mut(s![..end, ..]));
-                let rows = slice(&p).chunks_exact(end).zip(slice_mut(&mut dp).chunks_exact_mut(end));
-                for (i, (p, dp)) in rows.enumerate() {
-                    let d = elementwise::dot(
-                        dout.row(i).to_slice().expect("contiguous rows"),
-                        out.row(start + i).to_slice().expect("contiguous rows"),
-                    );
-                    score_gradient(p, d, scale, dp);
-                }
-                matmul_serial(dp.view(), k, Onto::Zero, dq.slice_mut(s![start..end, ..]));
-                matmul_serial(dp.t(), q, Onto::Itself, dk.slice_mut(s![..end, ..]));
+        let rows = qkv.map(|x| x.slice_move(s![range.clone(), ..]));
+        for (h, dq) in (kv * group..).zip(heads_of(vec![dq], group).remove(0)) {
+            let columns = h * width..(h + 1) * width;
+            let [dout, out] = [dout, out].map(|x| x.slice_move(s![range.clone(), columns.clone()]));
+            let lse = lse.slice(s![range.clone(), h]);
+            let (inputs, mask) = (head_inputs(rows, heads, h), Mask::new(heads, slopes[h], 0));
+            one_head_backward(inputs, &mask, (dout, out, lse), dq, dk.view_mut(), dv.view_mut());
+        }
+    });
+}
+
+/// Backward of one query head of one segment: `dq` is overwritten, `dk` and `dv` are added to.
+fn one_head_backward<F: Real>(
+    [q, k, v]: [ArrayView2<F>; 3],
+    mask: &Mask<F>,
+    (dout, out, lse): (ArrayView2<F>, ArrayView2<F>, ArrayView1<F>),
+    mut dq: ArrayViewMut2<F>,
+    mut dk: ArrayViewMut2<F>,
+    mut dv: ArrayViewMut2<F>,
+) {
+    with_scratch(mask.scratch(q.nrows()), |p_scratch, dp_scratch| {
+        for rows in blocks(q.nrows()) {
+            let keys = mask.keys(&rows);
+            let (q, dout) = (q.slice(s![rows.clone(), ..]), dout.slice(s![rows.clone(), ..]));
+            let (k, v) = (k.slice(s![keys.clone(), ..]), v.slice(s![keys.clone(), ..]));
+            let (mut p, mut dp) = (block(p_scratch, rows.len(), keys.len()), block(dp_scratch, rows.len(), keys.len()));
+            mask.scores(q, k, p.view_mut());
+            matmul_serial(dout, v.reversed_axes(), Onto::Zero, dp.view_mut());
+            for (i, mut p) in p.rows_mut().into_iter().enumerate() {
+                let seen = mask.seen(rows.start + i, keys.start, p.as_slice_mut().expect("scratch rows"));
+                elementwise::exp_shifted(seen, lse[rows.start + i]);
             }
-        });
+            matmul_serial(p.t(), dout, Onto::Itself, dv.slice_mut(s![keys.clone(), ..]));
+            let pairs = slice(&p).chunks_exact(keys.len()).zip(slice_mut(&mut dp).chunks_exact_mut(keys.len()));
+            for (i, (p, dp)) in pairs.enumerate() {
+                let d = elementwise::dot(
+                    dout.row(i).to_slice().expect("contiguous rows"),
+                    out.row(rows.start + i).to_slice().expect("contiguous rows"),
+                );
+                score_gradient(p, d, mask.scale, dp);
+            }
+            matmul_serial(dp.view(), k, Onto::Zero, dq.slice_mut(s![rows, ..]));
+            matmul_serial(dp.t(), q, Onto::Itself, dk.slice_mut(s![keys, ..]));
+        }
     });
 }
 
@@ -169,49 +230,46 @@ multiversion! {
 
 /// Directional derivative: `ṡ = scale (q̇ kᵀ + q k̇ᵀ)`, `ṗ = p ∘ (ṡ - <p, ṡ>)`, `ȯ = ṗ v + p v̇`.
 ///
-/// Shapes: `qkv`, `qkv_dot`: (N, 3 C); `lse`: (N, H) from [`forward`]; `out_dot`: (N, C), overwritten.
+/// Shapes: `qkv`, `qkv_dot`: (N, Q), (N, K), (N, K); `lse`: (N, H) from [`forward`]; `out_dot`: (N, Q), overwritten.
 pub fn jvp<F: Real>(
-    qkv: ArrayView2<F>,
-    qkv_dot: ArrayView2<F>,
+    qkv: [ArrayView2<F>; 3],
+    qkv_dot: [ArrayView2<F>; 3],
     lse: ArrayView2<F>,
     segments: &Segments,
-    heads: usize,
-    scale: f64,
+    heads: &Heads,
     mut out_dot: ArrayViewMut2<F>,
 ) {
-    let mut tasks = Vec::with_capacity(segments.len() * heads);
-    let outs = heads_of(split_rows(out_dot.view_mut(), segments), heads);
+    let slopes = heads.slopes();
+    let mut tasks = Vec::with_capacity(segments.len() * heads.heads);
+    let outs = heads_of(split_rows(out_dot.view_mut(), segments), heads.heads);
     for (range, outs) in segments.iter().zip(outs) {
-        for (head, out) in outs.into_iter().enumerate() {
-            let [inputs, tangents] =
-                [qkv, qkv_dot].map(|x| head_inputs(x.slice_move(s![range.clone(), ..]), heads, head));
-            tasks.push((inputs, tangents, lse.slice(s![range.clone(), head]), out));
+        let [rows, rows_dot] = [qkv, qkv_dot].map(|x| x.map(|x| x.slice_move(s![range.clone(), ..])));
+        for (h, out) in outs.into_iter().enumerate() {
+            let (inputs, tangents) = (head_inputs(rows, heads, h), head_inputs(rows_dot, heads, h));
+            tasks.push((inputs, tangents, Mask::new(heads, slopes[h], 0), lse.slice(s![range.clone(), h]), out));
         }
     }
-    let scale = F::of(scale);
-    tasks.into_par_iter().for_each(|([q, k, v], [q_dot, k_dot, v_dot], lse, mut out)| {
-        let rows = q.nrows();
-        with_scratch(BLOCK.min(rows) * rows, |p_scratch, dp_scratch| {
-            for start in (0..rows).step_by(BLOCK) {
-                let end = (start + BLOCK).min(rows);
-                let (q, q_dot) = (q.slice(s![start..end, ..]), q_dot.slice(s![start..end, ..]));
-                let [k, k_dot, v, v_dot] = [k, k_dot, v, v_dot].map(|x| x.slice_move(s![..end, ..]));
-                let (mut p, mut dp) = (block(p_scratch, end - start, end), block(dp_scratch, end - start, end));
-                scaled_matmul_serial(scale, q, k.reversed_axes(), Onto::Zero, p.view_mut());
-                scaled_matmul_serial(scale, q_dot, k.reversed_axes(), Onto::Zero, dp.view_mut());
-                scaled_matmul_serial(scale, q, k_dot.reversed_axes(), Onto::Itself, dp.view_mut());
+    tasks.into_par_iter().for_each(|([q, k, v], [q_dot, k_dot, v_dot], mask, lse, mut out)| {
+        with_scratch(mask.scratch(q.nrows()), |p_scratch, dp_scratch| {
+            for rows in blocks(q.nrows()) {
+                let keys = mask.keys(&rows);
+                let (q, q_dot) = (q.slice(s![rows.clone(), ..]), q_dot.slice(s![rows.clone(), ..]));
+                let [k, k_dot, v, v_dot] = [k, k_dot, v, v_dot].map(|x| x.slice_move(s![keys.clone(), ..]));
+                let (mut p, mut dp) =
+                    (block(p_scratch, rows.len(), keys.len()), block(dp_scratch, rows.len(), keys.len()));
+                mask.scores(q, k, p.view_mut());
+                mask.scores(q_dot, k, dp.view_mut());
+                scaled_matmul_serial(mask.scale, q, k_dot.reversed_axes(), Onto::Itself, dp.view_mut());
                 for (i, (mut p, mut dp)) in p.rows_mut().into_iter().zip(dp.rows_mut()).enumerate() {
-                    let (p, p_unseen) = p.as_slice_mut().expect("scratch rows").split_at_mut(start + i + 1);
-                    let (dp, dp_unseen) = dp.as_slice_mut().expect("scratch rows").split_at_mut(start + i + 1);
-                    elementwise::exp_shifted(p, lse[start + i]);
-                    p_unseen.fill(F::zero());
-                    dp_unseen.fill(F::zero());
+                    let p = mask.seen(rows.start + i, keys.start, p.as_slice_mut().expect("scratch rows"));
+                    let dp = mask.only(rows.start + i, keys.start, dp.as_slice_mut().expect("scratch rows"));
+                    elementwise::exp_shifted(p, lse[rows.start + i]);
                     let mean = elementwise::dot(p, dp);
                     for (dp, &p) in dp.iter_mut().zip(&*p) {
                         *dp = p * (*dp - mean);
                     }
                 }
-                let mut out = out.slice_mut(s![start..end, ..]);
+                let mut out = out.slice_mut(s![rows, ..]);
                 matmul_serial(dp.view(), v, Onto::Zero, out.view_mut());
                 matmul_serial(p.view(), v_dot, Onto::Itself, out);
             }
@@ -219,11 +277,15 @@ pub fn jvp<F: Real>(
     });
 }
 
-/// One head's queries, keys and values out of a segment's rows of `qkv`.
-fn head_inputs<F>(qkv: ArrayView2<F>, heads: usize, head: usize) -> [ArrayView2<F>; 3] {
-    let c = qkv.ncols() / 3;
-    let width = c / heads;
-    [0, c, 2 * c].map(|base| qkv.slice_move(s![.., base + head * width..base + (head + 1) * width]))
+/// Blocks of query rows.
+fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(rows))
+}
+
+/// The columns of query head `h`, and those of the keys and values that it reads.
+fn head_inputs<'a, F>([q, k, v]: [ArrayView2<'a, F>; 3], heads: &Heads, h: usize) -> [ArrayView2<'a, F>; 3] {
+    let kv = h / heads.group();
+    [(q, h), (k, kv), (v, kv)].map(|(x, h)| x.slice_move(s![.., h * heads.width..(h + 1) * heads.width]))
 }
 
 /// Disjoint views of each segment's rows.
@@ -275,83 +337,4 @@ pub(super) fn with_scratch<F: Real>(len: usize, f: impl FnOnce(&mut [F], &mut [F
         let [a, b] = buffers.each_mut().map(|b| &mut bytemuck::cast_slice_mut::<u64, F>(b)[..len]);
         f(a, b);
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kernel::elementwise::tests::noise;
-    use crate::ops::check::{Op, check};
-    use ndarray::Array2;
-
-    fn run(qkv: &Array2<f64>, segments: &Segments, heads: usize, scale: f64) -> (Array2<f64>, Array2<f64>) {
-        let n = segments.rows();
-        let (mut out, mut lse) = (Array2::from_elem((n, qkv.ncols() / 3), f64::NAN), Array2::zeros((n, heads)));
-        forward(qkv.view(), segments, heads, scale, out.view_mut(), lse.view_mut());
-        (out, lse)
-    }
-
-    #[test]
-    fn equals_the_definition() {
-        let (heads, width) = (3, 5);
-        let c = heads * width;
-        let segments = Segments::from_lengths([1, 0, 70, 131]);
-        let qkv = noise::<f64>(segments.rows(), 3 * c, 1);
-        let (out, _) = run(&qkv, &segments, heads, 0.4);
-        for range in segments.iter() {
-            for i in range.clone() {
-                for h in 0..heads {
-                    let at = |row: usize, part: usize, d: usize| qkv[[row, part * c + h * width + d]];
-                    let scores: Vec<f64> = (range.start..=i)
-                        .map(|j| (0.4 * (0..width).map(|d| at(i, 0, d) * at(j, 1, d)).sum::<f64>()).exp())
-                        .collect();
-                    let total: f64 = scores.iter().sum();
-                    for d in 0..width {
-                        let want: f64 = scores.iter().zip(range.start..=i).map(|(p, j)| p / total * at(j, 2, d)).sum();
-                        assert!((out[[i, h * width + d]] - want).abs() < 1e-12);
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn gradients_and_tangents_agree() {
-        for (lengths, heads, width) in [(vec![1], 1, 1), (vec![3, 0, 1, 6], 2, 3), (vec![67, 2], 1, 4)] {
-            let segments = Segments::from_lengths(lengths);
-            let (n, scale) = (segments.rows(), 0.7);
-            check(&Op {
-                inputs: vec![noise(n, 3 * heads * width, 1)],
-                forward: &|v| run(&v[0], &segments, heads, scale).0,
-                backward: &|v, dy| {
-                    let (out, lse) = run(&v[0], &segments, heads, scale);
-                    let mut d = Array2::from_elem(v[0].dim(), f64::NAN);
-                    backward(dy.view(), out.view(), lse.view(), v[0].view(), &segments, heads, scale, d.view_mut());
-                    vec![d]
-                },
-                jvp: &|v, d| {
-                    let (out, lse) = run(&v[0], &segments, heads, scale);
-                    let mut y = out * f64::NAN;
-                    jvp(v[0].view(), d[0].view(), lse.view(), &segments, heads, scale, y.view_mut());
-                    y
-                },
-            });
-        }
-    }
-
-    #[test]
-    fn cached_rows_equal_the_whole_to_the_bit() {
-        let (heads, c, n) = (2, 16, 150);
-        let qkv = noise::<f32>(n, 3 * c, 5);
-        let segments = Segments::from_lengths([n]);
-        let (mut out, mut lse) = (Array2::zeros((n, c)), Array2::zeros((n, heads)));
-        forward(qkv.view(), &segments, heads, 0.25, out.view_mut(), lse.view_mut());
-        for (past, new) in [(0, 1), (0, n), (63, 1), (100, 50), (149, 1)] {
-            let part = |base: usize, rows| qkv.slice(s![rows, base..base + c]);
-            let mut got = Array2::zeros((new, c));
-            let (q, k, v) = (part(0, past..past + new), part(c, 0..past + new), part(2 * c, 0..past + new));
-            forward_cached(q, k, v, heads, 0.25, got.view_mut());
-            assert_eq!(got, out.slice(s![past..past + new, ..]), "{new} rows after {past}");
-        }
-    }
 }

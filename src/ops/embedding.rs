@@ -1,28 +1,32 @@
-//! Token and position embedding: `x_i = wte[id_i] + wpe[position_i]`.
+//! Token and position embedding: `x_i = wte[id_i] + wpe[position_i]`, or the former alone where positions are not learned.
 
 use super::{for_row_blocks, slice};
 use crate::kernel::Real;
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
 
-/// `x_i = wte[id_i] + wpe[position_i]`.
+/// `x_i = tokens[id_i] + table[position_i]` with learned positions, `(positions, table)`; `x_i = tokens[id_i]` without.
 ///
-/// Shapes: `ids`, `positions`: N; `tokens`: (V, C); `wpe`: (P, C); `x`: (N, C). Ids and positions are in range.
+/// Shapes: `ids`, `positions`: N; `tokens`: (V, C); `table`: (P, C); `x`: (N, C). Ids and positions are in range.
 pub fn forward<F: Real>(
     ids: &[u32],
-    positions: &[u32],
     tokens: ArrayView2<F>,
-    wpe: ArrayView2<F>,
+    learned: Option<(&[u32], ArrayView2<F>)>,
     mut x: ArrayViewMut2<F>,
 ) {
     let c = x.ncols();
-    let (tokens, wpe) = (slice(&tokens), slice(&wpe));
+    let row = |table: &ArrayView2<'_, F>, id: u32| id as usize * table.ncols()..(id as usize + 1) * table.ncols();
     for_row_blocks(&mut x, |first, block| {
-        for (i, row) in block.chunks_exact_mut(c).enumerate() {
-            let token = &tokens[ids[first + i] as usize * c..][..c];
-            let position = &wpe[positions[first + i] as usize * c..][..c];
-            for ((x, &t), &p) in row.iter_mut().zip(token).zip(position) {
-                *x = t + p;
+        for (i, x) in block.chunks_exact_mut(c).enumerate() {
+            let token = &slice(&tokens)[row(&tokens, ids[first + i])];
+            match &learned {
+                None => x.copy_from_slice(token),
+                Some((positions, table)) => {
+                    let position = &slice(table)[row(table, positions[first + i])];
+                    for ((x, &t), &p) in x.iter_mut().zip(token).zip(position) {
+                        *x = t + p;
+                    }
+                }
             }
         }
     });
@@ -83,7 +87,7 @@ mod tests {
                 inputs: vec![noise(v, c, 1), noise(p, c, 2)],
                 forward: &|w| {
                     let mut x = Array2::zeros((ids.len(), c));
-                    forward(&ids, &positions, w[0].view(), w[1].view(), x.view_mut());
+                    forward(&ids, w[0].view(), Some((&positions, w[1].view())), x.view_mut());
                     x
                 },
                 backward: &|_, dy| {
@@ -98,6 +102,16 @@ mod tests {
                     x
                 },
             });
+        }
+    }
+
+    #[test]
+    fn tokens_alone_are_rows_of_their_table() {
+        let tokens = noise::<f32>(7, 5, 1);
+        let mut x = Array2::zeros((3, 5));
+        forward(&[6, 0, 6], tokens.view(), None, x.view_mut());
+        for (row, id) in x.rows().into_iter().zip([6, 0, 6]) {
+            assert_eq!(row, tokens.row(id));
         }
     }
 }

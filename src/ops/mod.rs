@@ -9,14 +9,22 @@ pub mod clip;
 pub mod compress;
 pub mod cross_entropy;
 pub mod embedding;
+pub mod gated;
+pub mod heads;
 pub mod linear;
 pub mod norm;
 pub mod residual;
+pub mod rms_norm;
+pub mod rope;
 pub mod sample_norm;
 pub mod segments;
 pub mod token_stats;
 pub mod update;
 
+pub use activation::Activation;
+pub use heads::{GateUp, Heads, Parts, Qkv};
+pub use linear::Order;
+pub use rope::Rope;
 pub use segments::Segments;
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use crate::ops::update::{Constants, Step};
 use serde::{Deserialize, Serialize};
 
 /// What AdamW does to a tensor at a step that brings it no gradient.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Silent {
     /// A step with a zero gradient: moments decay, momentum moves on, weights decay. Bias correction counts all steps.

@@ -4,13 +4,14 @@
 //! published is replayed on the CPU.
 
 use super::{Hyper, Schedule, Silent, Timeline};
-use crate::backend::Backend;
+use crate::backend::{Backend, Memory};
 use crate::model::ParamId;
 use crate::rng::DirectionStream;
 use serde::{Deserialize, Serialize};
 
 /// How releases reach the weights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Route {
     /// As gradients of AdamW: the paper's set-up.
@@ -59,7 +60,7 @@ impl<B: Backend> Gradient<'_, B> {
 }
 
 /// First and second moments of a tensor.
-type Moments<B> = (<B as Backend>::Tensor, <B as Backend>::Tensor);
+type Moments<B> = (<B as Memory>::Tensor, <B as Memory>::Tensor);
 
 /// An update rule with its state, over the tensors of a decoder.
 pub struct Updates<B: Backend> {
@@ -97,8 +98,9 @@ impl<B: Backend> Updates<B> {
     /// Apply `gradient` to tensor `id` at `step`, after whatever idle steps came before.
     ///
     /// Panics when the step is not below the number of steps, or was applied already.
-    pub fn step(&mut self, b: &B, step: u32, id: ParamId, weights: &mut B::Tensor, gradient: Gradient<B>) {
+    pub fn step(&mut self, b: &B, step: u32, id: ParamId, weights: &mut B::Weight, gradient: Gradient<B>) {
         self.catch_up(b, step, id, weights);
+        let weights = b.master(weights);
         let (rows, cols) = b.shape(weights);
         let state = &mut self.tensors[id.0];
         match &self.rule {
@@ -118,7 +120,7 @@ impl<B: Backend> Updates<B> {
     }
 
     /// Bring tensor `id` to where it stands before `step`: idle steps that are due are taken now, iterated in registers.
-    pub fn catch_up(&mut self, b: &B, step: u32, id: ParamId, weights: &mut B::Tensor) {
+    pub fn catch_up(&mut self, b: &B, step: u32, id: ParamId, weights: &mut B::Weight) {
         let Rule::AdamW(timeline) = &self.rule else { return };
         let state = &mut self.tensors[id.0];
         let steps = timeline.idle(state.done, step);
@@ -127,15 +129,15 @@ impl<B: Backend> Updates<B> {
         }
         state.done = step;
         match &mut state.moments {
-            Some((m, v)) => b.adamw_idle(weights, (m, v), &steps, &timeline.constants()),
+            Some((m, v)) => b.adamw_idle(b.master(weights), (m, v), &steps, &timeline.constants()),
             // x * 1 = x to the bit.
             None if steps.iter().all(|s| s.decay == 1.0) => {}
-            None => b.decay(weights, &steps),
+            None => b.decay(b.master(weights), &steps),
         }
     }
 
     /// [`Updates::catch_up`] for all tensors.
-    pub fn catch_up_all(&mut self, b: &B, step: u32, weights: &mut [B::Tensor]) {
+    pub fn catch_up_all(&mut self, b: &B, step: u32, weights: &mut [B::Weight]) {
         for (i, w) in weights.iter_mut().enumerate() {
             self.catch_up(b, step, ParamId(i), w);
         }
@@ -170,7 +172,7 @@ mod tests {
     /// A tensor with its optimizer, in host memory.
     struct One {
         b: Cpu,
-        w: <Cpu as Backend>::Tensor,
+        w: <Cpu as Memory>::Tensor,
         updates: Updates<Cpu>,
     }
 

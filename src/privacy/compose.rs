@@ -216,9 +216,9 @@ fn eps_delta(
     }
     let asked = statements.iter().filter_map(Statement::delta).fold(0.0, f64::max);
     let own = delta.map_or(asked, |delta| delta - added);
-    if !(own > 0.0) {
+    if own.is_nan() || own <= 0.0 {
         return Err(Error::Privacy(format!(
-            "the runs that cannot be composed exactly have deltas that add up to {added:e}: give a --delta above that, or none"
+            "the runs that cannot be composed exactly have deltas that add up to {added:e}: give a `delta` above that, or none"
         )));
     }
     let event = Event::Composed(events);

@@ -81,7 +81,7 @@ impl fmt::Display for Guarantee {
 }
 
 /// `x` with so many `places`, rounded up: a bound that is printed is still a bound.
-pub(crate) fn up(x: f64, places: i32) -> f64 {
+pub fn up(x: f64, places: i32) -> f64 {
     let unit = 10f64.powi(places);
     let nearest = (x * unit).round();
     (if (x * unit - nearest).abs() < 1e-9 * nearest.abs() { nearest } else { (x * unit).ceil() }) / unit

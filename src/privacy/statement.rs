@@ -42,7 +42,8 @@ pub const RESTARTED: &str = "This run was begun again after one on the same reco
                       that one released, and the choice made because of it, are not counted here.";
 
 /// How batches are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Sampler {
     /// Every record with probability s, independently.

@@ -9,7 +9,8 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// How directions are distributed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
     /// Uniform on the sphere: Gaussians, normalised.

@@ -42,6 +42,13 @@ pub(crate) fn below(bound: u64, mut word: impl FnMut() -> u64) -> u64 {
     }
 }
 
+/// Put `items` into a random order, each equally likely (Fisher and Yates, from the end), by 64-bit words.
+pub(crate) fn shuffle<T>(items: &mut [T], mut word: impl FnMut() -> u64) {
+    for i in (1..items.len()).rev() {
+        items.swap(i, below(i as u64 + 1, &mut word) as usize);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,21 +64,30 @@ mod tests {
     #[test]
     fn below_covers_its_range_evenly() {
         let mut x = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut next = || {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            x
+        };
         let mut count = [0usize; 7];
         for _ in 0..70_000 {
-            let i = below(7, || {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                x
-            });
-            count[i as usize] += 1;
+            count[below(7, &mut next) as usize] += 1;
         }
         // Six standard deviations of Binomial(70,000, 1/7).
         assert!(
             count.iter().all(|&c| (c as f64 - 10_000.0).abs() < 6.0 * (70_000.0f64 * 6.0 / 49.0).sqrt()),
             "{count:?}"
         );
+        // All six orders of three, evenly.
+        let mut orders = std::collections::HashMap::<[u8; 3], usize>::new();
+        for _ in 0..60_000 {
+            let mut three = [0, 1, 2];
+            shuffle(&mut three, &mut next);
+            *orders.entry(three).or_default() += 1;
+        }
+        let deviation = 6.0 * (60_000.0f64 * 5.0 / 36.0).sqrt();
+        assert!(orders.len() == 6 && orders.values().all(|&c| (c as f64 - 10_000.0).abs() < deviation), "{orders:?}");
         // A word in the short last interval must be drawn again: 2^64 = 1 mod 3, so product-low 0 is refused.
         let mut words = [0u64, u64::MAX].into_iter();
         assert_eq!(below(3, || words.next().unwrap()), 2);

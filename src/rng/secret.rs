@@ -28,8 +28,9 @@
 
 use super::gauss::{self, NOISE, NOISE_WORDS};
 use super::public::fill_words;
-use super::{below, threshold};
+use super::{below, shuffle, threshold};
 use crate::error::{Error, Result};
+use crate::{fsio, hash};
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rayon::prelude::*;
@@ -150,16 +151,10 @@ impl Secret {
 
     /// Write the key where resuming finds it: whole or not at all, readable and writable by its owner only.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let key = self.key.iter().map(|b| format!("{b:02x}")).collect();
+        let key = hash::hex(&self.key);
         let file = KeyFile { format: FORMAT.into(), version: 1, insecure: self.insecure, key };
         let text = serde_json::to_string_pretty(&file).expect("strings and numbers");
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // A temporary file is made with mode 0600, and renaming keeps it.
-        let mut temporary = tempfile::NamedTempFile::new_in(folder).map_err(|e| Error::io(folder, e))?;
-        temporary.write_all(text.as_bytes()).map_err(|e| Error::io(path, e))?;
-        temporary.as_file().sync_all().map_err(|e| Error::io(path, e))?;
-        temporary.persist(path).map_err(|e| Error::io(path, e.error))?;
-        Ok(())
+        fsio::write_private(path, text.as_bytes())
     }
 
     /// Read the key that [`Secret::save`] wrote. Refuses a file that others could have read.
@@ -245,11 +240,9 @@ impl SecretStream {
         (normal() + normal() + normal() + normal()) / 2.0
     }
 
-    /// Shuffle in place, every order equally likely (Fisher and Yates).
+    /// Shuffle in place, every order equally likely.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for i in (1..items.len()).rev() {
-            items.swap(i, self.below(i as u64 + 1) as usize);
-        }
+        shuffle(items, || self.0.next_u64());
     }
 }
 

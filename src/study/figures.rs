@@ -35,7 +35,7 @@ pub fn perplexity(outcomes: &[Outcome]) -> String {
 /// One line of [`budget_lines`]: (budget, middle, low, high) of a method, over its seeds.
 #[derive(Debug, Clone)]
 pub struct BudgetLine {
-    /// The method.
+    /// The method, as the legend calls it.
     pub name: String,
     /// Its points, from the smallest budget up.
     pub points: Vec<(f64, f64, f64, f64)>,

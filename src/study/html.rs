@@ -19,7 +19,7 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-/// A page.
+/// A report that needs no other file: heading, paragraphs, sections.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
     /// Heading.
@@ -77,7 +77,7 @@ pub struct Table {
     pub caption: String,
     /// Heads of the columns.
     pub titles: Vec<String>,
-    /// The cells.
+    /// Cells, row by row, one a title.
     pub rows: Vec<Vec<Cell>>,
 }
 

@@ -1,6 +1,7 @@
 //! Grids of runs, tables, plots and the report.
 
 pub mod arm;
+pub mod audit;
 pub mod figures;
 pub mod first;
 pub mod grid;

@@ -27,7 +27,7 @@ pub struct Outcome {
     pub test_loss: f64,
     /// The attack by loss relative to the base model's.
     pub roc: Roc,
-    /// Its figures.
+    /// The attack's AUC, advantage and rates, with intervals.
     pub attack: Summary,
     /// What the charge permits.
     pub bound: Bound,

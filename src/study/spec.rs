@@ -4,6 +4,7 @@ use super::arm::Arm;
 use super::settings::{self, Choices};
 use super::world::World;
 use crate::error::{Error, Result};
+use crate::hash::sha256;
 use crate::method::ferret::{self, BatchPer, Payload};
 use crate::method::groups::Grouping;
 use crate::method::{Method, dense};
@@ -11,7 +12,6 @@ use crate::model::Layout;
 use crate::optim::{Route, Schedule, Silent};
 use crate::rng::Direction;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 /// Changes whenever the same spec would give another result.
 const VERSION: u32 = 1;
@@ -152,8 +152,7 @@ impl Spec {
     /// The name of its file: a hash of everything that decides it.
     pub fn hash(&self) -> String {
         let text = serde_json::to_string(self).expect("plain values");
-        let digest = Sha256::digest(format!("{VERSION} {text}"));
-        digest[..16].iter().map(|b| format!("{b:02x}")).collect()
+        sha256(format!("{VERSION} {text}"))[..32].to_owned()
     }
 
     /// Which runs take the same time a computed step: all but seed, budget, rate and length.

@@ -32,9 +32,9 @@ impl fmt::Display for Answer {
 /// A hypothesis, judged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The hypothesis.
+    /// The hypothesis, as the table calls it.
     pub name: String,
-    /// The answer.
+    /// Whether it held.
     pub outcome: Answer,
     /// The test in words, with what it found.
     pub test: String,
@@ -160,7 +160,7 @@ pub fn utility(name: &str, cells: &[Cell]) -> Verdict {
             "The logarithm of {name}'s test perplexity minus DPSGD's, in every cell of budget and length. {PAIRED} Holds if all {} \
              intervals lie below 0, fails if any lies above. Below: {}, above: {}. Mean ratio of perplexities, FERRET over DPSGD: {}. \
              The same number is nats of mutual information for FERRET and eps of (eps, delta) for DPSGD: the units differ, so this is \
-             the paper's comparison, not one at equal privacy; for that see --grid true-dp.",
+             the paper's comparison, not one at equal privacy; for that see the grid true-dp.",
             tally.all,
             tally.below,
             tally.above,
@@ -223,7 +223,7 @@ pub fn time(name: &str, cells: &[Cell]) -> Verdict {
         test: format!(
             "The logarithm of {name}'s seconds of training minus DPSGD's, in every cell. {PAIRED} Holds if all {} intervals lie below 0, \
              fails if any lies above. Below: {}, above: {}. Mean ratio of times: {}; of record gradients computed: {}. Times are of this \
-             machine, with several runs at once where --jobs says so.",
+             machine, with several runs at once where jobs says so.",
             tally.all,
             tally.below,
             tally.above,

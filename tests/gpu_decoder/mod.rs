@@ -1,7 +1,7 @@
 //! The whole decoder on the GPU: against the CPU, against PyTorch, and against itself.
 
 use crate::{compare, gpus};
-use ferret::backend::{Backend, Cpu, Gpu};
+use ferret::backend::{Backend, Cpu, Gpu, Memory};
 use ferret::grad::{ClipFunction, Clipping, Dense, GroupDirection, GroupDot, Norms, PerSample, Style, Sum};
 use ferret::model::{Batch, Decoder, Layout, ParamId, Reduction, Weights, checkpoint};
 use ferret::rng::{Direction, DirectionStream};

@@ -106,7 +106,7 @@ fn find(infos: &[AdapterInfo], wanted: Option<&str>) -> Result<usize> {
     if infos.is_empty() {
         return Err(Error::Device(
             "no GPU adapter was found: install a Vulkan, Metal or DX12 driver (mesa-vulkan-drivers has a software one), \
-             or use --device cpu"
+             or use `device` cpu"
                 .into(),
         ));
     }
@@ -164,7 +164,7 @@ pub(super) fn open(selector: Option<&str>) -> Result<Opened> {
         ..Default::default()
     }))
     .map_err(|e| {
-        Error::Device(format!("{} could not be opened: {e}; choose another adapter or --device cpu", info.name))
+        Error::Device(format!("{} could not be opened: {e}; choose another adapter or `device` cpu", info.name))
     })?;
     let fault = Fault::watch(&device, &info);
     Ok(Opened { info, device, queue, limits, fault })

@@ -27,7 +27,7 @@ fn block_side(c: &Context, head_width: usize, tiles: usize, scores: usize) -> Op
     if side.is_none() {
         c.fault.set(format!(
             "attention heads of width {head_width} need {} bytes of workgroup memory and the adapter has {limit} \
-             (max_compute_workgroup_storage_size): use --device cpu",
+             (max_compute_workgroup_storage_size): use `device` cpu",
             workgroup_bytes(head_width, 8, tiles, scores)
         ));
     }
@@ -94,7 +94,7 @@ pub(super) fn groups(c: &Context, segments: &Segments, columns: usize) -> Vec<(R
     if segments.longest() > fit {
         c.fault.set(format!(
             "a sequence of {} rows of {columns} numbers is longer than the {fit} rows that fit the adapter's limit for one \
-             binding (max_storage_buffer_binding_size): use shorter sequences, or --device cpu",
+             binding (max_storage_buffer_binding_size): use shorter sequences, or `device` cpu",
             segments.longest()
         ));
         return Vec::new();

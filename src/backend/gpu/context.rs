@@ -88,7 +88,7 @@ impl Context {
         if bytes > limit {
             self.fault.set(format!(
                 "a matrix of {rows} x {cols} needs a buffer of {} MB and the adapter's limit (max_buffer_size) is {} MB: use a \
-                 smaller batch or shorter sequences, or --device cpu",
+                 smaller batch or shorter sequences, or `device` cpu",
                 bytes >> 20,
                 limit >> 20
             ));
@@ -140,7 +140,7 @@ impl Context {
         if fit == 0 {
             self.fault.set(format!(
                 "a matrix with {} columns has rows longer than the adapter's limit of {} MB in one binding \
-                 (max_storage_buffer_binding_size): use --device cpu",
+                 (max_storage_buffer_binding_size): use `device` cpu",
                 widest / 4,
                 self.binding >> 20
             ));

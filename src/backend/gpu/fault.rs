@@ -44,7 +44,7 @@ impl Fault {
                 let [asked, held] = [&self.asked.0, &self.asked.1].map(|x| x.load(Ordering::Relaxed) >> 20);
                 self.set(format!(
                     "out of memory: the last buffer asked for has {asked} MB, beside {held} MB in others; use a smaller \
-                     --micro-batch or shorter records, or --device cpu"
+                     `micro_batch` or shorter records, or `device` cpu"
                 ));
             }
             wgpu::Error::Validation { description, .. } => {
@@ -52,7 +52,7 @@ impl Fault {
             }
             wgpu::Error::Internal { description, .. } => {
                 self.set(format!(
-                    "the driver failed: {description}; update it, choose another adapter, or use --device cpu"
+                    "the driver failed: {description}; update it, choose another adapter, or use `device` cpu"
                 ));
             }
         }
@@ -99,6 +99,6 @@ mod tests {
         fault.error(wgpu::Error::OutOfMemory { source: "again".into() });
         let Err(Error::Device(what)) = fault.check() else { panic!("no error") };
         assert!(what.starts_with(&info.name), "{what}");
-        assert!(what.contains("300 MB, beside 7168 MB") && what.contains("--micro-batch"), "{what}");
+        assert!(what.contains("300 MB, beside 7168 MB") && what.contains("`micro_batch`"), "{what}");
     }
 }

@@ -1,8 +1,9 @@
 //! How fast an adapter is, measured with the ops that matter.
 
 use super::Gpu;
-use crate::backend::Backend;
+use crate::backend::{Compute, Memory};
 use crate::error::Result;
+use crate::ops::Order;
 use std::time::{Duration, Instant};
 
 /// Measured rates.
@@ -52,7 +53,7 @@ impl Gpu {
             |n| 2.0 * (n as f64).powi(3),
             |n| {
                 let (a, b) = (self.upload(n, n, vec![0.5; n * n])?, self.upload(n, n, vec![0.25; n * n])?);
-                time(self, || drop(self.linear(&a, &b, None)))
+                time(self, || drop(self.linear(&a, &b, Order::InOut, None)))
             },
         )?;
         // Rows of 4 KiB; at most 256 MiB, far beyond any cache.

@@ -7,25 +7,28 @@
 //! A device shows a shader only so many bytes of a buffer at once (128 MiB on some; GPT-2's embedding has 154 MB). So every op works
 //! on windows of rows, and goes over a matrix in as many as it takes.
 //!
-//! Commands are recorded and submitted many at a time. Nothing waits but [`Backend::download`](super::Backend::download)
-//! and [`Backend::finish`](super::Backend::finish), and they also report what went wrong since.
+//! Commands are recorded and submitted many at a time. Nothing waits but [`Memory::download`](super::Memory::download)
+//! and [`Memory::finish`](super::Memory::finish), and they also report what went wrong since.
 
 mod adapter;
 mod attention;
 mod clip;
+mod compute;
 mod context;
 mod fault;
 mod kernels;
 mod matmul;
 mod measure;
-mod ops;
+mod memory;
 mod pool;
 mod recorder;
 mod rows;
+mod sample_norms;
 mod tensor;
 #[cfg(test)]
 mod tests;
 mod update;
+mod updates;
 
 pub use adapter::{ADAPTER_VARIABLE, AdapterInfo, adapters, preferred};
 pub use kernels::sources;

@@ -3,7 +3,7 @@
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
 use super::tensor::{Tensor, Window};
-use crate::model::Activation;
+use crate::ops::Activation;
 use crate::rng::{Direction, DirectionStream};
 use std::ops::Range;
 
@@ -29,11 +29,12 @@ pub(super) fn elementwise(c: &Context, kernel: &'static Kernel, constants: &[u32
     }
 }
 
-/// The constant that tells the shader which GELU.
+/// The constant that tells the shader which activation.
 pub(super) fn kind(activation: Activation) -> u32 {
     match activation {
         Activation::GeluTanh => 0,
         Activation::GeluErf => 1,
+        Activation::Silu => 2,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a device does when something goes wrong.
 
 use super::Gpu;
-use crate::backend::Backend;
+use crate::backend::{Compute, Memory};
 use crate::error::Error;
 
 fn gpu() -> Option<Gpu> {

@@ -1,13 +1,9 @@
 //! What the audited model's training charged for: from flags, or from the statement and transcript beside it.
 
-use super::pair::{self, Pair};
-use crate::audit::bound::{Bound, Charge, Design};
+use crate::audit::bound::{Charge, Design};
 use crate::error::{Error, Result};
-use crate::measure::shadow::Known;
-use crate::method::dense;
-use crate::method::ferret::{Payload, Transcript};
-use crate::privacy::guarantee::{Guarantee, Neighbours};
-use crate::privacy::statement::{Released, Statement};
+use crate::measure::{Pair, Provenance};
+use crate::privacy::guarantee::Neighbours;
 
 /// How membership was decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -68,26 +64,12 @@ impl From<Relation> for Neighbours {
     }
 }
 
-/// The charges that hold for a model, and what its folder tells about its training.
-pub(super) struct Found {
-    pub charges: Vec<Charge>,
-    pub transcript: Option<Transcript>,
-    pub record: Option<dense::Record>,
-    pub statement: Option<Statement>,
-}
-
 impl ChargeArgs {
     /// Flags win over files.
-    pub fn find(&self, pair: &Pair) -> Result<Found> {
+    pub fn find(&self, pair: &Pair) -> Result<Provenance> {
         // What flags charge may be about a model that its transcript does not fit.
-        let own = |charge: Charge| {
-            let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
-            let record = pair::record_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
-            let statement = pair::statement_of(&pair.tuned, &pair.tuned_sha256).ok().flatten();
-            Ok(Found { charges: vec![charge], transcript, record, statement })
-        };
         if let Some(bits) = self.bits {
-            return own(Charge::Bits(bits));
+            return Ok(Provenance::charged(pair, Charge::Bits(bits)));
         }
         if let Some(eps) = self.dp_epsilon {
             let delta = self.delta.unwrap_or(1e-5);
@@ -96,72 +78,9 @@ impl ChargeArgs {
                     "--dp-epsilon {eps} --delta {delta}: an epsilon of at least 0 and a delta from 0 to below 1 are expected"
                 )));
             }
-            return own(Charge::EpsDelta { eps, delta, neighbours: self.dp_neighbours.into() });
+            let neighbours = self.dp_neighbours.into();
+            return Ok(Provenance::charged(pair, Charge::EpsDelta { eps, delta, neighbours }));
         }
-        Found::of(pair)
-    }
-}
-
-impl Found {
-    /// What the tuned model's folder tells.
-    pub fn of(pair: &Pair) -> Result<Self> {
-        let transcript = pair::transcript_of(&pair.tuned, &pair.tuned_sha256)?;
-        let record = pair::record_of(&pair.tuned, &pair.tuned_sha256)?;
-        let statement = pair::statement_of(&pair.tuned, &pair.tuned_sha256)?;
-        Ok(Self { charges: charges(transcript.as_ref(), statement.as_ref()), transcript, record, statement })
-    }
-}
-
-/// Every bound that files promise: the bits as they were released, and each (eps, delta) that the statement claims.
-fn charges(transcript: Option<&Transcript>, statement: Option<&Statement>) -> Vec<Charge> {
-    let mut charges = Vec::new();
-    match (transcript, statement.map(|s| &s.released)) {
-        // K bits tell at most K bits about the coins, whoever knew the samples and whatever was flipped.
-        (Some(t), _) if t.settings.payload == Payload::Sign => {
-            if let crate::method::ferret::Releases::Bits(bits) = &t.releases {
-                charges.push(Charge::Bits(bits.len() as u64));
-            }
-        }
-        (None, Some(Released::Bits { count, .. } | Released::FlippedBits { count, .. })) => {
-            charges.push(Charge::Bits(*count));
-        }
-        _ => {}
-    }
-    for claim in statement.into_iter().flat_map(|s| &s.claims).filter(|c| c.of == "spent") {
-        if let Guarantee::EpsDelta { eps, delta, neighbours } = claim.guarantee {
-            charges.push(Charge::EpsDelta { eps, delta, neighbours });
-        }
-    }
-    charges
-}
-
-impl Found {
-    /// For shadow models.
-    pub fn known(&self) -> Known<'_> {
-        Known { transcript: self.transcript.as_ref(), record: self.record.as_ref(), statement: self.statement.as_ref() }
-    }
-
-    /// The charge with the tightest bound on the advantage; no guarantee where nothing is promised.
-    pub fn tightest(&self, design: Design, candidates: (u64, u64)) -> Charge {
-        // Where no bound applies all are equal, and the first says best what was charged.
-        let advantage = |c: &Charge| Bound::new(c, design, candidates.0, candidates.1).advantage();
-        let best = self.charges.iter().reduce(|a, b| if advantage(b) < advantage(a) { b } else { a });
-        best.cloned().unwrap_or(Charge::NonPrivate)
-    }
-
-    /// The accountant's smallest (eps, delta) with eps above 0, where there is one that leaving a record out is covered by: a planted
-    /// secret is there or, in its place, an empty record. Of an exchange for another record it says nothing.
-    pub fn eps_delta(&self) -> Option<(f64, f64)> {
-        let pairs = self.charges.iter().filter_map(|c| match c {
-            Charge::EpsDelta { neighbours: Neighbours::ReplaceOne, .. } => None,
-            Charge::EpsDelta { eps, delta, .. } if *eps > 0.0 || *delta == 0.0 => Some((*eps, *delta)),
-            _ => None,
-        });
-        pairs.reduce(|a, b| if b.0 < a.0 { b } else { a })
-    }
-
-    /// Realised bits, where they were charged for.
-    pub fn bits(&self) -> Option<u64> {
-        self.charges.iter().find_map(|c| if let Charge::Bits(bits) = c { Some(*bits) } else { None })
+        Provenance::of(pair)
     }
 }

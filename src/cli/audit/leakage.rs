@@ -1,15 +1,15 @@
 //! `ferret audit leakage`: what FERRET's bits said about the records that made them.
 
-use super::pair::{self, Bar};
+use super::members::bars;
 use crate::backend::Backend;
 use crate::cli::common::{Compute, Job, UnitArgs};
-use crate::cli::interrupt;
 use crate::data::{self, Example, LoadOptions, Loss};
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::measure::{Reading, leakage};
+use crate::measure::{Pair, Reading, leakage};
 use crate::method::ferret::{Transcript, transcript};
 use crate::model::Weights;
+use crate::progress::Progress;
 use crate::rng::Secret;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -65,13 +65,13 @@ impl Job for Work<'_> {
 
     fn run<B: Backend>(self, backend: B) -> Result<Reading> {
         let Work { base, transcript, examples, args, secret } = self;
-        let bar = Bar::new(transcript.releases.len(), "bits", args.quiet);
-        leakage(backend, base, transcript, examples, &secret, args.micro_batch, |n| bar.step(n))
+        let progress = bars(args.quiet);
+        progress.begin("bits", transcript.releases.len() as u64);
+        leakage(backend, base, transcript, examples, &secret, args.micro_batch, |n| progress.advance(n as u64))
     }
 }
 
 pub(super) fn run(args: Args) -> Result<()> {
-    interrupt::listen();
     if args.micro_batch == 0 {
         return Err(Error::usage("--micro-batch 0 would never finish a batch: give at least 1"));
     }
@@ -81,7 +81,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     }
     let run = Transcript::from_json(&fsio::read_text(&path)?, &path)?;
     let tuned = args.tuned.to_string_lossy();
-    let mut pair = pair::open(&args.base, &tuned)?;
+    let mut pair = Pair::open(&args.base, &tuned)?;
     // Every record, those without a token to predict included: the run drew among all of them.
     let unit = args.unit.unit()?;
     let options = LoadOptions { loss: args.loss_on, unit, ..LoadOptions::new(&pair.base.weights.config) };

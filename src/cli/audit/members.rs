@@ -1,16 +1,16 @@
 //! Membership attacks: `ferret audit` without a further verb.
 
 use super::charge::{ChargeArgs, Membership};
-use super::judge::{Case, Judged, judge};
-use super::pair::{self, Reading};
 use super::shadows::ShadowArgs;
+use crate::cli::bars::Bars;
 use crate::cli::common::{Compute, UnitArgs};
 use crate::cli::interrupt;
 use crate::data::Loss;
 use crate::data::synthetic::Request;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::measure::Cache;
+use crate::measure::{Audit, Cache, Pair, ReadAs};
+use crate::study;
 use std::path::{Path, PathBuf};
 
 /// What membership attacks need.
@@ -70,7 +70,6 @@ pub(super) struct Args {
 
 /// Score, attack, judge, print.
 pub(super) fn run(args: Args) -> Result<()> {
-    interrupt::listen();
     let (Some(base), Some(tuned), Some(members), Some(nonmembers)) =
         (&args.base, &args.tuned, &args.members, &args.nonmembers)
     else {
@@ -85,10 +84,10 @@ pub(super) fn run(args: Args) -> Result<()> {
             fsio::must_be_file(path)?;
         }
     }
-    let mut pair = pair::open(base, tuned)?;
-    let found = args.charge.find(&pair)?;
-    let reading = Reading { loss: args.loss_on, unit: args.unit.unit()? };
-    let (inside, outside) = (pair.records(members, reading)?, pair.records(nonmembers, reading)?);
+    let mut pair = Pair::open(base, tuned)?;
+    let provenance = args.charge.find(&pair)?;
+    let read_as = ReadAs { loss: args.loss_on, unit: args.unit.unit()? };
+    let (inside, outside) = (pair.records(members, read_as)?, pair.records(nonmembers, read_as)?);
     let cache = cache(args.cache.as_deref(), args.out.as_deref())?;
     let candidates = match args.candidates.as_deref() {
         Some([m, n]) if *m >= inside.len() as u64 && *n >= outside.len() as u64 => (*m, *n),
@@ -101,31 +100,34 @@ pub(super) fn run(args: Args) -> Result<()> {
         }
         None => (inside.len() as u64, outside.len() as u64),
     };
-    let shadows = args.shadows.plan(&mut pair, &inside, &outside, reading, found.known(), &cache)?;
-    let case = Case {
-        names: [base, tuned],
-        pair,
-        found,
-        inside,
-        outside,
-        design: args.membership.into(),
+    let shadows = args.shadows.plan(&mut pair, &inside, &outside, read_as, provenance.known(), &cache)?;
+    let audit = Audit {
         candidates,
         shadows,
         gradient_norm: args.gradient_norm,
         min_k: args.min_k,
         cache,
-        out: args.out.as_deref(),
-        compute: &args.compute,
-        quiet: args.quiet,
+        device: args.compute.device,
+        ..Audit::new(pair, provenance, inside, outside, args.membership.into())
     };
-    let Judged { summary, text, alarm, unjudged } = judge(case)?;
+    let finding = audit.run(&bars(args.quiet))?;
+    let summary = finding.json(base, tuned, args.out.as_deref());
+    if let Some(out) = &args.out {
+        study::audit::write(out, &finding, &summary)?;
+    }
     if args.json {
         fsio::print(&format!("{summary}\n"))?;
     } else {
         let written = args.out.as_ref().map_or(String::new(), |out| format!("{}\n", out.display()));
-        fsio::print(&format!("{text}{written}"))?;
+        fsio::print(&format!("{}{written}", finding.report.text()))?;
     }
-    if args.fail_on_alarm { fail(alarm, unjudged.as_deref()) } else { Ok(()) }
+    if args.fail_on_alarm { fail(finding.report.alarm, finding.unjudged()) } else { Ok(()) }
+}
+
+/// The bars of an audit, of which the cache keeps what is done. Listens for Ctrl-C.
+pub(super) fn bars(quiet: bool) -> Bars {
+    interrupt::listen();
+    Bars::new(quiet, "stopped; with --out or --cache the same command goes on from what is kept there")
 }
 
 /// What `--fail-on-alarm` makes of an audit: silence is a pass only where an alarm could have been raised.

@@ -2,11 +2,9 @@
 
 mod canaries;
 mod charge;
-mod judge;
 mod leakage;
 mod members;
 mod own;
-mod pair;
 mod plant;
 mod shadows;
 
@@ -41,7 +39,7 @@ enum What {
     Leakage(leakage::Args),
 }
 
-/// Run the verb.
+/// Membership attacks, or the audit that the further verb names.
 pub fn run(args: Args) -> Result<()> {
     match args.what {
         None => members::run(args.members),

@@ -1,17 +1,17 @@
 //! A run's audit of itself: `ferret train --audit`.
 
-use super::charge::{Found, Membership};
-use super::judge::{Case, Judged, judge};
+use super::charge::Membership;
 use super::members;
-use super::pair::{self, Pair, Reading};
 use crate::audit::stats::Seeded;
 use crate::cli::common::{Compute, DataArg};
 use crate::data::{self, Example, LoadOptions};
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::measure::{Audit, Pair, Provenance, ReadAs};
 use crate::model::checkpoint::Checkpoint;
 use crate::model::tokenizer::Tokenizer;
 use crate::privacy::statement::{AUDITED, Statement};
+use crate::study;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -71,40 +71,32 @@ impl OwnArgs {
         let Some(tuned) = run.tuned.to_str() else {
             return Err(Error::file(run.tuned, "the audit needs a folder whose name is UTF-8"));
         };
-        let mut pair = pair::open(run.base, tuned)?;
-        let found = Found::of(&pair)?;
+        let mut pair = Pair::open(run.base, tuned)?;
+        let provenance = Provenance::of(&pair)?;
         let (inside, m) = self.choose(&mut pair, &run.data.data, run.data, 1)?;
         let (outside, n) = self.choose(&mut pair, nonmembers, run.data, 2)?;
-        if let Some(statement) = found.statement.as_ref().filter(|s| s.records != m) {
+        if let Some(statement) = provenance.statement.as_ref().filter(|s| s.records != m) {
             let told = format!("the run there had {} records, and --data has {m}", statement.records);
             return Err(Error::file(run.tuned, format!("{told}: give the records it was trained on")));
         }
         declare(run.tuned)?;
         let out = run.tuned.join(FOLDER);
         make_private(&out)?;
-        let case = Case {
-            names: [run.base, tuned],
-            pair,
-            found,
-            inside,
-            outside,
-            design: self.audit_membership.into(),
+        let audit = Audit {
             candidates: (m, n),
-            shadows: None,
-            gradient_norm: false,
-            min_k: 0.2,
             cache: members::cache(None, Some(&out))?,
-            out: Some(&out),
-            compute: run.compute,
-            quiet: run.quiet,
+            device: run.compute.device,
+            ..Audit::new(pair, provenance, inside, outside, self.audit_membership.into())
         };
-        let Judged { summary, text, .. } = judge(case)?;
-        Ok(Some((summary, text)))
+        let finding = audit.run(&members::bars(run.quiet))?;
+        let summary = finding.json(run.base, tuned, Some(&out));
+        study::audit::write(&out, &finding, &summary)?;
+        Ok(Some((summary, finding.report.text())))
     }
 
     /// The records of a file, at most as many as asked for, and how many there are.
     fn choose(&self, pair: &mut Pair, path: &Path, data: &DataArg, seed: u64) -> Result<(Vec<Example>, u64)> {
-        let mut records = pair.records(path, Reading { loss: data.loss_on, unit: data.unit.unit()? })?;
+        let mut records = pair.records(path, ReadAs { loss: data.loss_on, unit: data.unit.unit()? })?;
         let all = records.len() as u64;
         if let Some(most) = self.audit_records.filter(|&most| most < records.len()) {
             Seeded::new(seed).shuffle(&mut records);

@@ -2,7 +2,7 @@
 
 use super::ferret::ReleaseKind;
 use super::{Args, ScheduleKind};
-use crate::cli::common::Bars;
+use crate::cli::bars::Bars;
 use crate::error::{Error, Result};
 use crate::method::dense::{ClipRule, ClipStyle, Method, Privacy, Settings, Variant};
 use crate::method::ferret::{Engine, MaskKind, Payload};

@@ -1,7 +1,8 @@
 //! From arguments to the settings of FERRET.
 
 use super::{Args, ScheduleKind};
-use crate::cli::common::{Bars, grouping};
+use crate::cli::bars::Bars;
+use crate::cli::common::grouping;
 use crate::error::{Error, Result};
 use crate::method::Method;
 use crate::method::ferret::{BatchPer, Cuts, Engine, MaskKind, Payload, Release, Settings};

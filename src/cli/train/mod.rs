@@ -7,7 +7,8 @@ mod resume;
 pub(super) use resume::expand;
 
 use super::audit::{OwnArgs, OwnRun};
-use super::common::{Bars, Compute, DataArg, Job, ModelArg, open_records};
+use super::bars::Bars;
+use super::common::{Compute, DataArg, Job, ModelArg, open_records};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -169,10 +170,10 @@ pub fn run(args: Args) -> Result<()> {
     } else {
         dense::refuse_strangers(&args)?
     }
-    let bars = Bars::new(args.quiet);
+    let bars = Bars::new(args.quiet, "stopped");
     let request = args.request(&bars, if ferret { ferret::settings } else { dense::settings })?;
     let notes = request.method.notes();
-    let mut training = Training::open(request, &bars).map_err(|e| args.with_flags(e))?;
+    let mut training = Training::open(request, &bars)?;
     bars.end();
     for note in notes {
         args.note(&format!("note: {note}"));
@@ -180,9 +181,9 @@ pub fn run(args: Args) -> Result<()> {
     if training.is_insecure() {
         args.note("note: not private: sampling and noise are known (--insecure-seed)");
     }
-    let summary = args.compute.run(Work { training: &mut training, bars: &bars });
+    let summary = args.compute.device.run(Work { training: &mut training, bars: &bars }, &bars);
     bars.end();
-    args.conclude(summary.map_err(|e| args.with_flags(e))?, Some(training))
+    args.conclude(summary?, Some(training))
 }
 
 struct Work<'a> {

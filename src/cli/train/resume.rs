@@ -1,6 +1,5 @@
-//! Going on with a run: by its folder alone, and which flags the library's sentences are about.
+//! Going on with a run by its folder alone.
 
-use super::Args;
 use crate::error::{Error, Result};
 use crate::method::folder::{Call, Told};
 use std::ffi::OsString;
@@ -57,38 +56,4 @@ pub(super) fn call() -> Option<Call> {
     let arguments = [&arguments[1..verb], &arguments[verb + 1..]].concat();
     let arguments = arguments.into_iter().filter(|a| a != "--resume" && a != "--restart-diverged").collect();
     Some(Call { arguments, folder: std::env::current_dir().ok()?.to_str()?.to_owned() })
-}
-
-impl Args {
-    /// Add to what the library says which flag helps.
-    pub(super) fn with_flags(&self, e: Error) -> Error {
-        let out = self.out.display();
-        let flag = |what: &str| match what {
-            w if w.contains("unfinished run is there") => Some("--resume does the former"),
-            w if w.contains("has diverged, and would again") => Some("--restart-diverged does that"),
-            w if w.contains("began at another model") => Some("that is --model"),
-            w if w.contains("began with other records") => Some("that is --data"),
-            w if w.contains("begun to stop after") => Some("give --max-steps as then, or leave it out as then"),
-            w if w.contains("a fixed seed of sampling") => Some("that is --insecure-seed"),
-            w if w.contains("records to evaluate on") => Some("that is --eval-data"),
-            _ => None,
-        };
-        match e {
-            Error::Interrupted(what) => Error::Interrupted(format!(
-                "{what}: the same command with --resume continues, and so does ferret train --resume {out}"
-            )),
-            Error::Diverged(what) => Error::Diverged(format!(
-                "{what}; the same command with another --learning-rate and --restart-diverged begins again"
-            )),
-            Error::File { path, what } => match flag(&what) {
-                Some(flag) => Error::File { path, what: format!("{what} ({flag})") },
-                None => Error::File { path, what },
-            },
-            Error::Usage(what) => match flag(&what) {
-                Some(flag) => Error::Usage(format!("{what} ({flag})")),
-                None => Error::Usage(what),
-            },
-            e => e,
-        }
-    }
 }

@@ -8,6 +8,7 @@ use crate::method::run::{Run, Step, Watch, drive};
 use crate::method::{MOST_STEPS, Opening, Private, Sensitive};
 use crate::model::{Decoder, ParamId, Reduction, Weights};
 use crate::optim::{Gradient, Hyper, Schedule, Silent, Updates};
+use crate::rng::shuffle;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -85,7 +86,7 @@ impl Run<Cpu<f32>> for Fit<'_> {
         let Self { decoder, updates, rng, order, examples, settings, .. } = self;
         let place = step as usize % examples.len().div_ceil(settings.batch);
         if place == 0 {
-            shuffle(order, rng);
+            shuffle(order, || rng.next_u64());
         }
         let chosen = order.chunks(settings.batch).nth(place).unwrap_or_default();
         let batch = batches::batch(chosen.iter().map(|&i| &examples[i]));
@@ -127,28 +128,13 @@ impl<D: FnMut(f64), E: FnMut(u32, &Decoder<Cpu<f32>>) -> Result<()>> Watch<Cpu<f
     }
 }
 
-/// Fisher and Yates.
-fn shuffle(order: &mut [usize], rng: &mut ChaCha8Rng) {
-    for i in (1..order.len()).rev() {
-        let j = (u128::from(rng.next_u64()) * (i as u128 + 1)) >> 64;
-        order.swap(i, j as usize);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::init::{Preset, random};
 
     #[test]
-    fn every_example_is_seen_once_a_pass_and_threads_change_nothing() {
-        let mut order: Vec<usize> = (0..100).collect();
-        shuffle(&mut order, &mut ChaCha8Rng::seed_from_u64(1));
-        assert_ne!(order, (0..100).collect::<Vec<_>>());
-        let mut sorted = order.clone();
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..100).collect::<Vec<_>>());
-
+    fn training_learns_and_threads_change_nothing() {
         let examples: Vec<Example> = (0..7).map(|i| Example::all((i..i + 9 + i % 3).collect())).collect();
         let settings = Settings {
             epochs: 6,

@@ -67,7 +67,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Run the verb.
+/// Build, try or print the world that the embedded model knows.
 pub fn run(args: Args) -> Result<()> {
     let summary = if let Some(dir) = &args.rebuild_model {
         rebuild(dir, args.quiet)?

@@ -3,6 +3,7 @@
 //! `{name}` in a template is a fact of the text at hand, or else a line drawn from the first table that has one of that name;
 //! what is drawn may hold slots itself. `{a:name}` puts "a" or "an" before it, `{s:name}` makes it plural.
 
+use crate::rng;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -23,9 +24,9 @@ impl Draws {
         Self(rng)
     }
 
-    /// Uniform on `0..n`, up to a bias of n / 2^64.
+    /// Uniform on `0..n`.
     pub fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.0.next_u64()) * n as u128) >> 64) as usize
+        rng::below(n as u64, || self.0.next_u64()) as usize
     }
 
     pub fn pick<T: Copy>(&mut self, list: &[T]) -> T {

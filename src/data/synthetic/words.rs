@@ -70,7 +70,7 @@ pub(super) fn last_name(index: usize) -> String {
     name(index, LAST)
 }
 
-/// A town.
+/// The town of this number.
 pub(super) fn town(index: usize) -> String {
     name(index, TOWN)
 }

@@ -143,7 +143,7 @@ fn dense_method(name: &str, statement: Option<&Statement>, changes: Changes) -> 
         };
         let noise_multiplier = changes.noise_multiplier.or(noise).ok_or_else(|| {
             Error::usage(format!(
-                "shadow models by {name} need --shadow-noise-multiplier: no statement tells the audited run's"
+                "shadow models by {name} need `shadow_noise_multiplier`: no statement tells the audited run's"
             ))
         })?;
         let (clip_rule, clip_style) = (ClipRule::default(), ClipStyle::default());
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!((s.batch, s.epochs, s.learning_rate), (30, 1, 1e-4));
         let none = Known::default();
         let error = Method::named("dpsgd", &layout, none, Changes::default(), 100).unwrap_err().to_string();
-        assert!(error.contains("--shadow-noise-multiplier"), "{error}");
+        assert!(error.contains("`shadow_noise_multiplier`"), "{error}");
         let Method::Ferret(s) = Method::named("ferret-2", &layout, none, Changes::default(), 100).unwrap() else {
             panic!()
         };

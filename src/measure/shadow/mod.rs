@@ -4,22 +4,23 @@
 //! run as its transcript of some kilobytes, any other as a checkpoint. Secret randomness is seeded: shadow models protect nobody.
 
 mod method;
+mod plan;
 
 pub use crate::method::Method;
 pub use method::{Changes, Known};
+pub use plan::{Plan, Shadows};
 
-use super::cache::hex;
 use crate::audit::stats::Seeded;
 use crate::backend::Backend;
 use crate::data::{Example, examples_sha256};
 use crate::error::{Error, Result};
-use crate::fsio;
 use crate::method::ferret::{Transcript, replay};
 use crate::method::run::{GoOn, drive};
 use crate::method::{Record, Sensitive, run};
 use crate::model::Weights;
 use crate::model::checkpoint::{self, SaveOptions};
 use crate::rng::Secret;
+use crate::{fsio, hash};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -144,7 +145,7 @@ impl Task<'_> {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
-        hex(hash)
+        hash::finish(hash)
     }
 }
 

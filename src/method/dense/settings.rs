@@ -10,7 +10,6 @@ use crate::model::{Layout, ParamId};
 use crate::optim::{Route, Schedule};
 use crate::privacy::Event;
 use crate::privacy::statement::Sampler;
-use clap::ValueEnum;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -54,7 +53,8 @@ pub struct Privacy {
 }
 
 /// How a record's norm n becomes the factor on its gradient.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum ClipRule {
     /// C / (n + 0.01): every gradient is scaled to nearly C
@@ -67,7 +67,8 @@ pub enum ClipRule {
 }
 
 /// Which parameters share a norm; L groups are clipped to C / sqrt(L) each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum ClipStyle {
     /// All of them
@@ -80,7 +81,8 @@ pub enum ClipStyle {
 }
 
 /// The algorithms called signSGD.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// The sign of the mean gradient
@@ -322,7 +324,7 @@ impl Privacy {
             return Err(Error::usage(format!("clip is {clip}, expected a number above 0 that noise can be scaled by")));
         }
         if self.clip_groups.is_some() && self.clip_style != ClipStyle::PerGroup {
-            return Err(Error::usage("--groups belongs to --clipping per-group"));
+            return Err(Error::usage("`groups` belongs to `clipping` per-group"));
         }
         Ok(())
     }

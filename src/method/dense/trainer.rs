@@ -173,7 +173,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
             gradient.zip(private).open(&Opening::non_private("the mean gradient, as it is or compressed"));
         if let Some(loss) = private.loss.filter(|l| !l.is_finite()) {
             return Err(Error::Diverged(format!(
-                "the loss is {loss} at step {step}: the run has diverged; lower the learning rate"
+                "the loss is {loss} at step {step}: the run has diverged; lower `learning_rate`"
             )));
         }
         let address = |i| Address { seed: self.settings.seed, step, tensor: i as u32 };
@@ -245,7 +245,7 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
         if *next == 0 {
             return Ok(());
         }
-        let weights = params.iter_mut().map(|w| on_host(b, w)).collect::<Result<Vec<_>>>()?;
+        let weights = params.iter_mut().map(|w| on_host(b, b.master(w))).collect::<Result<Vec<_>>>()?;
         let moments = match updates.has_moments() {
             true => {
                 updates.all_moments().map(|(m, v)| Ok((on_host(b, m)?, on_host(b, v)?))).collect::<Result<Vec<_>>>()?

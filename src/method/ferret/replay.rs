@@ -3,8 +3,9 @@
 use super::plan::{Plan, Released};
 use super::settings::{Payload, Settings};
 use super::transcript::{Releases, Transcript};
-use crate::backend::{Backend, Cpu};
+use crate::backend::{Backend, Cpu, Memory};
 use crate::error::{Error, Result};
+use crate::kernel::Stored;
 use crate::model::checkpoint::{self, Checkpoint, Dtype};
 use crate::model::{Layout, Weights};
 use crate::optim::{Gradient, Updates};
@@ -53,7 +54,7 @@ impl<B: Backend> Replayer<B> {
         step: u32,
         releases: &[(u32, Released)],
         directions: &[DirectionStream],
-        weights: &mut [B::Tensor],
+        weights: &mut [B::Weight],
     ) -> Result<()> {
         self.begin(step, releases.iter().map(|r| r.0))?;
         let scales = releases.iter().map(|r| self.plan.scale(r.1)).collect::<Result<Vec<_>>>()?;
@@ -62,7 +63,7 @@ impl<B: Backend> Replayer<B> {
             let mut offset = 0;
             for &id in self.plan.members(group) {
                 let w = &mut weights[id.0];
-                let (rows, cols) = b.shape(w);
+                let (rows, cols) = b.weight_shape(w);
                 self.updates.step(b, step, id, w, Gradient::Along { direction, offset, scale });
                 offset += rows * cols;
             }
@@ -76,7 +77,7 @@ impl<B: Backend> Replayer<B> {
         b: &B,
         step: u32,
         gradients: &[(u32, Vec<B::Tensor>)],
-        weights: &mut [B::Tensor],
+        weights: &mut [B::Weight],
     ) -> Result<()> {
         self.begin(step, gradients.iter().map(|g| g.0))?;
         self.next = step + 1;
@@ -102,7 +103,7 @@ impl<B: Backend> Replayer<B> {
     }
 
     /// Bring all weights to where they stand before `step`, or at the run's end.
-    pub fn catch_up(&mut self, b: &B, step: u32, weights: &mut [B::Tensor]) {
+    pub fn catch_up(&mut self, b: &B, step: u32, weights: &mut [B::Weight]) {
         self.updates.catch_up_all(b, step.min(self.plan.settings().steps()), weights);
     }
 
@@ -112,7 +113,7 @@ impl<B: Backend> Replayer<B> {
         b: &B,
         fires: &[(u32, u32)],
         releases: &Releases,
-        weights: &mut [B::Tensor],
+        weights: &mut [B::Weight],
         mut progress: impl FnMut(u32),
     ) -> Result<()> {
         if fires.len() != releases.len() {
@@ -144,11 +145,11 @@ pub(super) fn follow(
     let mut replayer = Replayer::new(&weights.layout, settings)?;
     let shapes = weights.layout.specs().iter().map(|s| s.matrix());
     let tensors = std::mem::take(&mut weights.tensors);
-    let mut params =
-        tensors.into_iter().zip(shapes).map(|(t, (rows, cols))| b.upload(rows, cols, t)).collect::<Result<Vec<_>>>()?;
+    let sent = tensors.into_iter().zip(shapes).map(|(t, (rows, cols))| b.weight(rows, cols, Stored::F32(t)));
+    let mut params = sent.collect::<Result<Vec<_>>>()?;
     replayer.apply(&b, fires, releases, &mut params, progress)?;
     replayer.catch_up(&b, stop, &mut params);
-    weights.tensors = params.into_iter().map(|p| p.into_vec()).collect();
+    weights.tensors = params.iter_mut().map(|w| b.master(w).take()).collect();
     Ok(weights)
 }
 
@@ -158,13 +159,11 @@ pub fn replay(base: Weights, transcript: &Transcript, progress: impl FnMut(u32))
     transcript.check()?;
     if transcript.settings.payload != Payload::Sign {
         return Err(Error::usage(
-            "the run sent true gradients (--payload true-gradient), which no transcript holds: it cannot be replayed",
+            "the run sent true gradients (`payload` true-gradient), which no transcript holds: it cannot be replayed",
         ));
     }
     let Some(tuned) = &transcript.tuned_sha256 else {
-        return Err(Error::usage(
-            "the transcript is of an unfinished run: finish it with `ferret train --resume` first",
-        ));
+        return Err(Error::usage("the transcript is of an unfinished run: finish it with `resume` first"));
     };
     let found = checkpoint::tensors_sha256(&base);
     if found != transcript.base_sha256 {

@@ -6,14 +6,14 @@ use crate::method::common::{Common, Stored};
 use crate::optim::{Route, Schedule, Silent};
 use crate::privacy::statement::Sampler;
 use crate::rng::{Direction, Mask, count_fires, plan_fires};
-use clap::ValueEnum;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use std::f64::consts::LN_2;
 
 /// How the fires are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum MaskKind {
     /// Every (step, group) by itself with probability p, as in the paper: the budget is met on average only.
@@ -24,7 +24,8 @@ pub enum MaskKind {
 }
 
 /// What a fired group sends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Payload {
     /// Its release times the direction.
@@ -56,7 +57,8 @@ pub enum Release {
 }
 
 /// What has a batch of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum BatchPer {
     /// Every step.
@@ -67,7 +69,8 @@ pub enum BatchPer {
 }
 
 /// How the inner product of gradient and direction is computed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// Backward down to the lowest fired block.

@@ -71,8 +71,8 @@ impl Settings {
         // A mask of fires that are drawn one by one meets its budget on average: what is over it is told.
         if let Some(nats) = statement.nats_charged.filter(|n| version > 2 && *n > self.epsilon * (1.0 + 1e-9)) {
             statement.not_met.push(format!(
-                "The planned budget of {} nats was exceeded: {} nats were charged. The mask (--mask bernoulli) meets a budget on average \
-                 over its seeds only.",
+                "The planned budget of {} nats was exceeded: {} nats were charged. A Bernoulli mask meets a budget on average over its \
+                 seeds only.",
                 number(self.epsilon),
                 number(nats)
             ));

@@ -23,8 +23,8 @@
 
 use super::settings::{Payload, Release, Settings};
 use crate::error::{Error, Result};
+use crate::hash::sha256;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::path::Path;
 
 /// The file's name in a trained checkpoint's folder.
@@ -101,10 +101,6 @@ impl File {
         read["checksum"] = "".into();
         [sha256(&read.to_string()), self.checksum()].contains(&self.checksum)
     }
-}
-
-fn sha256(text: &str) -> String {
-    Sha256::digest(text).iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn is_sha256(text: &str) -> bool {

@@ -367,5 +367,5 @@ pub fn tensors_sha256(weights: &Weights) -> String {
             Ok(())
         });
     }
-    hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
+    crate::hash::finish(hash)
 }

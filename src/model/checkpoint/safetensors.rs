@@ -15,7 +15,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// How scalars are stored in a file. In memory they are f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Dtype {
     /// 32-bit IEEE.
     #[default]

@@ -54,10 +54,11 @@ pub fn parse(text: &str, path: &Path) -> Result<Parsed> {
     let activation = match keys.string("activation_function")?.unwrap_or("gelu_new") {
         "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" | "gelu_accurate" => Activation::GeluTanh,
         "gelu" | "gelu_python" => Activation::GeluErf,
+        "silu" | "swish" => Activation::Silu,
         other => {
             let what = format!(
                 "activation_function \"{other}\" is not supported: gelu_new, gelu_pytorch_tanh, gelu_fast, \
-                 gelu_accurate (tanh) and gelu, gelu_python (erf) are"
+                 gelu_accurate (tanh), gelu, gelu_python (erf) and silu, swish are"
             );
             return Err(Error::file(path, what));
         }
@@ -131,6 +132,7 @@ pub fn to_json(config: &Config) -> String {
     let activation = match config.activation {
         Activation::GeluTanh => "gelu_new",
         Activation::GeluErf => "gelu",
+        Activation::Silu => "silu",
     };
     let inner = if config.inner == 4 * config.width { Value::Null } else { json!(config.inner) };
     let value = json!({

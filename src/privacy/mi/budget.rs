@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use std::f64::consts::LN_2;
 
 /// How bits are charged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Accounting {
     /// s ln 2 a bit: the paper's upper bound.

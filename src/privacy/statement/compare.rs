@@ -39,20 +39,20 @@ impl Statement {
                 found.push(format!("{name} is {}, the run's files make it {}", short(&stated), short(&expected)));
             }
         };
-        fact("version", json(&self.version), json(&expected.version));
+        fact("version", json(self.version), json(expected.version));
         fact("tuned_sha256", json(&self.tuned_sha256), json(&expected.tuned_sha256));
         fact("method", json(&self.method), json(&expected.method));
         fact("released", json(&self.released), json(&expected.released));
-        fact("sampler", json(&self.sampler), json(&expected.sampler));
-        fact("records", json(&self.records), json(&expected.records));
-        fact("sampling_rate", json(&self.sampling_rate), json(&expected.sampling_rate));
-        fact("steps", json(&self.steps), json(&expected.steps));
+        fact("sampler", json(self.sampler), json(expected.sampler));
+        fact("records", json(self.records), json(expected.records));
+        fact("sampling_rate", json(self.sampling_rate), json(expected.sampling_rate));
+        fact("steps", json(self.steps), json(expected.steps));
         fact("event", json(&self.event), json(&expected.event));
-        fact("nats_planned", json(&self.nats_planned), json(&expected.nats_planned));
-        fact("insecure_seed", json(&self.insecure_seed), json(&expected.insecure_seed));
-        fact("private_logs", json(&self.private_logs), json(&expected.private_logs));
+        fact("nats_planned", json(self.nats_planned), json(expected.nats_planned));
+        fact("insecure_seed", json(self.insecure_seed), json(expected.insecure_seed));
+        fact("private_logs", json(self.private_logs), json(expected.private_logs));
         fact("users", json(self.users), json(expected.users));
-        fact("windows", json(&self.windows), json(&expected.windows));
+        fact("windows", json(self.windows), json(expected.windows));
         match (self.nats_charged, expected.nats_charged) {
             (Some(stated), Some(spent)) if below(stated, spent, ROUNDING) => {
                 found.push(less("nats_charged", stated, spent))
@@ -144,7 +144,7 @@ fn figures(stated: &Guarantee, spent: &Guarantee) -> Vec<(&'static str, f64, f64
 
 /// Whether `stated` claims less than `spent`; what is no number claims anything.
 fn below(stated: f64, spent: f64, share: f64) -> bool {
-    !(stated >= spent * (1.0 - share))
+    stated.is_nan() || spent.is_nan() || stated < spent * (1.0 - share)
 }
 
 fn less(name: &str, stated: f64, spent: f64) -> String {

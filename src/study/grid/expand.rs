@@ -25,7 +25,7 @@ pub struct Tuned {
 pub struct Row {
     /// How tables call it.
     pub name: String,
-    /// By what.
+    /// What is asked for, with its budget.
     pub method: Goal,
     /// Expected batch size.
     pub batch: u64,

@@ -130,7 +130,7 @@ impl Grid {
                 Self::parse(&fsio::read_text(path)?).map_err(|what| Error::file(path, what))
             }
             _ => Err(Error::usage(format!(
-                "--grid {name}: there is no such grid: give paper, readings, true-dp or a file that ends in .toml"
+                "`grid` {name}: there is no such grid: give paper, readings, true-dp or a file that ends in .toml"
             ))),
         }
     }

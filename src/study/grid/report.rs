@@ -23,7 +23,7 @@ pub use page::page;
 
 /// What a study says.
 pub struct Report {
-    /// The tables.
+    /// Tables, in the order of the page.
     pub sheets: Vec<Sheet>,
     /// Hypotheses, judged.
     pub verdicts: Vec<Verdict>,
@@ -95,7 +95,7 @@ const MEASURES: [Measure; 5] = [
 pub struct Group<'a> {
     /// Of its first run.
     pub spec: &'a Spec,
-    /// The runs.
+    /// One finished run a seed.
     pub runs: Vec<&'a Finished>,
 }
 
@@ -248,7 +248,7 @@ impl Report {
         out
     }
 
-    /// All tables.
+    /// All tables as LaTeX.
     pub fn latex(&self) -> String {
         self.sheets.iter().map(Sheet::latex).collect()
     }

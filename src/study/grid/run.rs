@@ -52,7 +52,7 @@ impl Store {
         match lock.try_lock() {
             Ok(()) => Ok(Self { runs, _lock: lock }),
             Err(TryLockError::WouldBlock) => {
-                Err(Error::file(dir, "another study is running there: wait for it, or give another --out"))
+                Err(Error::file(dir, "another study is running there: wait for it, or give another `out`"))
             }
             Err(TryLockError::Error(e)) => Err(Error::io(path, e)),
         }
@@ -106,7 +106,7 @@ pub enum Progress<'a> {
     Done(&'a Finished),
 }
 
-/// Runs specs.
+/// Runs what a grid asks for: one world a seed, as many runs at once as jobs.
 pub struct Runner<'a> {
     /// The model: `embedded`, a folder or a hub name.
     pub model: String,
@@ -330,7 +330,7 @@ pub struct Spread {
     pub max: f64,
     /// Standard deviation with n - 1; 0 for one value.
     pub sd: f64,
-    /// How many.
+    /// How many values.
     pub n: usize,
 }
 

@@ -6,13 +6,13 @@ use crate::study::html;
 /// A table with what must be said under it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sheet {
-    /// Above it.
+    /// What stands above the table.
     pub caption: String,
     /// Heads of the columns.
     pub titles: Vec<String>,
     /// Cells.
     pub rows: Vec<Vec<String>>,
-    /// Under it.
+    /// What must be said under the table.
     pub note: String,
 }
 

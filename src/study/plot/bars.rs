@@ -7,7 +7,7 @@ use super::page::{
     Area, COLOURS, Key, Swatch, TEXT, TICK, document, escape, heading, identity, legend, px, text_width,
 };
 
-/// One bar.
+/// A bar, with an interval around its end and a bound beside it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bar {
     /// Its length.
@@ -49,7 +49,7 @@ impl BarChart {
         self
     }
 
-    /// The drawing.
+    /// One `<svg>` element.
     pub fn svg(&self) -> String {
         let bars = || self.rows.iter().flat_map(|row| row.1.iter().flatten());
         let values = bars().flat_map(|bar| {

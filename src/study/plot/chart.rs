@@ -158,7 +158,7 @@ impl Chart {
         self
     }
 
-    /// The drawing.
+    /// One `<svg>` element.
     pub fn svg(&self) -> String {
         let extent = || self.series.iter().flat_map(Series::extent);
         let x = self.x.settle(extent().map(|p| p.0));

@@ -1,14 +1,55 @@
-//! Updates and compression on the CPU: [`crate::ops::update`] and [`crate::ops::compress`] over fixed blocks, on all threads.
+//! [`Updates`] on the CPU: [`crate::ops::update`] and [`crate::ops::compress`] over fixed blocks, on all threads.
 //!
 //! They are defined on f32. A backend of another precision goes there and back, so that its weights stay numbers that f32 has.
 
-use super::cpu::Tensor;
+use super::{Cpu, Tensor};
+use crate::backend::Updates;
 use crate::kernel::Real;
+use crate::ops::compress::{self, Address};
 use crate::ops::update::{self, BLOCK, Constants, Step};
 use rayon::prelude::*;
 
+impl<F: Real> Updates for Cpu<F> {
+    fn adamw(
+        &self,
+        w: &mut Tensor<F>,
+        moments: (&mut Tensor<F>, &mut Tensor<F>),
+        g: &Tensor<F>,
+        first: usize,
+        scale: f32,
+        s: &Step,
+        k: &Constants,
+    ) {
+        adamw(w, moments, g, first, scale, s, k);
+    }
+
+    fn adamw_idle(&self, w: &mut Tensor<F>, moments: (&mut Tensor<F>, &mut Tensor<F>), steps: &[Step], k: &Constants) {
+        adamw_idle(w, moments, steps, k);
+    }
+
+    fn decay(&self, w: &mut Tensor<F>, steps: &[Step]) {
+        decay(w, steps);
+    }
+
+    fn subtract(&self, w: &mut Tensor<F>, g: &Tensor<F>, first: usize, scale: f32) {
+        subtract(w, g, first, scale);
+    }
+
+    fn signs(&self, x: &mut Tensor<F>, at: Address) {
+        in_f32(x, |x| compress::signs(x, at));
+    }
+
+    fn signs_with_memory(&self, x: &mut Tensor<F>, memory: &mut Tensor<F>, at: Address) {
+        in_f32(x, |x| in_f32(memory, |memory| compress::signs_with_memory(x, memory, at)));
+    }
+
+    fn quantise(&self, x: &mut Tensor<F>, bits: u32, at: Address) {
+        in_f32(x, |x| compress::quantise(x, bits, at));
+    }
+}
+
 /// Run `f` on the content in f32.
-pub(super) fn in_f32<F: Real>(x: &mut Tensor<F>, f: impl FnOnce(&mut [f32])) {
+fn in_f32<F: Real>(x: &mut Tensor<F>, f: impl FnOnce(&mut [f32])) {
     let slice = x.as_slice_mut();
     if size_of::<F>() == size_of::<f32>()
         && let Ok(same) = bytemuck::try_cast_slice_mut::<F, f32>(slice)
@@ -30,7 +71,7 @@ fn read<F: Real, R>(x: &Tensor<F>, f: impl FnOnce(&[f32]) -> R) -> R {
 
 /// One AdamW step of the elements from row `first` on, as many as `g` has.
 #[allow(clippy::too_many_arguments)]
-pub(super) fn adamw<F: Real>(
+fn adamw<F: Real>(
     w: &mut Tensor<F>,
     (m, v): (&mut Tensor<F>, &mut Tensor<F>),
     g: &Tensor<F>,
@@ -57,12 +98,7 @@ pub(super) fn adamw<F: Real>(
 }
 
 /// AdamW steps without a gradient.
-pub(super) fn adamw_idle<F: Real>(
-    w: &mut Tensor<F>,
-    (m, v): (&mut Tensor<F>, &mut Tensor<F>),
-    steps: &[Step],
-    k: &Constants,
-) {
+fn adamw_idle<F: Real>(w: &mut Tensor<F>, (m, v): (&mut Tensor<F>, &mut Tensor<F>), steps: &[Step], k: &Constants) {
     in_f32(w, |w| {
         in_f32(m, |m| {
             in_f32(v, |v| {
@@ -74,12 +110,12 @@ pub(super) fn adamw_idle<F: Real>(
 }
 
 /// AdamW steps without a gradient or moments.
-pub(super) fn decay<F: Real>(w: &mut Tensor<F>, steps: &[Step]) {
+fn decay<F: Real>(w: &mut Tensor<F>, steps: &[Step]) {
     in_f32(w, |w| w.par_chunks_mut(BLOCK).for_each(|w| update::decay(w, steps)));
 }
 
 /// `w -= scale * g` from row `first` on.
-pub(super) fn subtract<F: Real>(w: &mut Tensor<F>, g: &Tensor<F>, first: usize, scale: f32) {
+fn subtract<F: Real>(w: &mut Tensor<F>, g: &Tensor<F>, first: usize, scale: f32) {
     let start = first * w.view().ncols();
     let range = start..start + g.as_slice().len();
     read(g, |g| {

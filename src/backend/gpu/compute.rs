@@ -1,98 +1,52 @@
-//! [`Backend`] for the GPU: each op names its windows and its kernel.
+//! [`Compute`] on the GPU: each op names its windows and its kernel.
 
 use super::attention::{self, Shape};
 use super::context::Arg;
 use super::matmul::{Factor, Target, matmul};
-use super::{Gpu, Tensor, clip, kernels, rows, update};
-use crate::backend::Backend;
-use crate::error::{Error, Result};
-use crate::model::Activation;
-use crate::ops::Segments;
-use crate::ops::clip::ClipFunction;
-use crate::ops::compress::Address;
-use crate::ops::update::{Constants, Step};
-use crate::rng::DirectionStream;
+use super::{Gpu, Tensor, kernels, rows};
+use crate::backend::{Compute, Memory};
+use crate::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Segments};
 use std::ops::Range;
 
 impl Gpu {
     fn matmul(&self, a: Factor, b: Factor, bias: Option<&Tensor>, c: Target) {
         matmul(&self.context, a, b, bias, c);
     }
+
+    fn missing(&self, what: &str) {
+        self.context.fault.set(format!("{what} is not there on the GPU: use --device cpu"));
+    }
+
+    fn plain<'a>(&self, qkv: Qkv<&'a Tensor>, heads: &Heads) -> Option<(&'a Tensor, Shape)> {
+        match qkv {
+            Parts::Fused(x) if *heads == Heads::plain(heads.heads, heads.width, heads.scale) => {
+                Some((x, Shape { heads: heads.heads, width: heads.heads * heads.width, scale: heads.scale }))
+            }
+            _ => {
+                self.missing("attention of grouped, sloped or windowed heads");
+                None
+            }
+        }
+    }
 }
 
-impl Backend for Gpu {
-    type Tensor = Tensor;
+/// A weight as (in, out).
+fn weight(w: &Tensor, order: Order) -> Factor<'_> {
+    if order == Order::InOut { Factor::plain(w) } else { Factor::transposed(w) }
+}
 
-    fn shape(&self, x: &Tensor) -> (usize, usize) {
-        (x.rows, x.cols)
-    }
+/// A weight as (out, in).
+fn transposed_weight(w: &Tensor, order: Order) -> Factor<'_> {
+    if order == Order::InOut { Factor::transposed(w) } else { Factor::plain(w) }
+}
 
-    fn zeros(&self, rows: usize, cols: usize) -> Tensor {
-        let x = self.empty(rows, cols);
-        self.context.clear(&x);
-        x
-    }
-
-    fn upload(&self, rows: usize, cols: usize, data: Vec<f32>) -> Result<Tensor> {
-        if data.len() != rows * cols {
-            return Err(Error::usage(format!("{} numbers do not fill a matrix of {rows} x {cols}", data.len())));
-        }
-        let x = self.empty(rows, cols);
-        self.context.write(&x, &data)?;
-        Ok(x)
-    }
-
-    fn download(&self, x: &Tensor) -> Result<Vec<f32>> {
-        self.context.read(x)
-    }
-
-    fn download_all(&self, all: &[&Tensor]) -> Result<Vec<Vec<f32>>> {
-        self.context.read_all(all)
-    }
-
-    fn write(&self, x: &mut Tensor, data: &[f32]) -> Result<()> {
-        if data.len() != x.rows * x.cols {
-            return Err(Error::usage(format!(
-                "{} numbers do not fill a matrix of {} x {}",
-                data.len(),
-                x.rows,
-                x.cols
-            )));
-        }
-        self.context.write(x, data)
-    }
-
-    fn host_mut<'a>(&self, _: &'a mut Tensor) -> Option<&'a mut [f32]> {
-        None
-    }
-
-    fn direction(&self, direction: &DirectionStream, offset: usize, rows: usize, cols: usize) -> Tensor {
-        assert!(offset + rows * cols <= direction.dim(), "elements of a direction");
-        let u = self.empty(rows, cols);
-        rows::direction(&self.context, direction, offset, &u);
-        u
-    }
-
-    fn direction_rows(&self, direction: &DirectionStream, offset: usize, ids: &[u32], cols: usize) -> Tensor {
-        let u = self.empty(ids.len(), cols);
-        rows::direction_rows(&self.context, direction, offset, ids, &u);
-        u
-    }
-
-    fn rows(&self, x: &Tensor, rows: Range<usize>) -> Tensor {
-        let y = self.empty(rows.len(), x.cols);
-        self.context.copy_rows(x, rows, &y);
-        y
-    }
-
-    fn finish(&self) -> Result<()> {
-        self.context.finish()
-    }
-
-    fn embed(&self, ids: &[u32], positions: &[u32], tokens: &Tensor, wpe: &Tensor) -> Tensor {
+impl Compute for Gpu {
+    fn embed(&self, ids: &[u32], tokens: &Tensor, learned: Option<(&[u32], &Tensor)>) -> Tensor {
         let x = self.empty(ids.len(), tokens.cols);
         rows::gather(&self.context, ids, tokens, &x, false);
-        rows::gather(&self.context, positions, wpe, &x, true);
+        if let Some((positions, table)) = learned {
+            rows::gather(&self.context, positions, table, &x, true);
+        }
         x
     }
 
@@ -120,17 +74,59 @@ impl Backend for Gpu {
         (y, stats)
     }
 
-    fn linear(&self, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Tensor {
-        let y = self.empty(x.rows, w.cols);
-        self.matmul(Factor::plain(x), Factor::plain(w), bias, Target::new(&y));
+    fn linear(&self, x: &Tensor, w: &Tensor, order: Order, bias: Option<&Tensor>) -> Tensor {
+        let y = self.empty(x.rows, order.sizes((w.rows, w.cols)).1);
+        self.matmul(Factor::plain(x), weight(w, order), bias, Target::new(&y));
         y
     }
 
-    fn attention(&self, qkv: &Tensor, segments: &Segments, heads: usize, scale: f64) -> (Tensor, Tensor) {
-        let width = qkv.cols / 3;
-        let (out, lse) = (self.empty(qkv.rows, width), self.empty(qkv.rows, heads));
-        attention::forward(&self.context, qkv, segments, Shape { heads, width, scale }, &out, &lse);
+    fn attention(&self, qkv: Qkv<&Tensor>, segments: &Segments, heads: &Heads) -> (Tensor, Tensor) {
+        let n = segments.rows();
+        let (out, lse) = (self.empty(n, heads.heads * heads.width), self.empty(n, heads.heads));
+        if let Some((qkv, shape)) = self.plain(qkv, heads) {
+            attention::forward(&self.context, qkv, segments, shape, &out, &lse);
+        }
         (out, lse)
+    }
+
+    fn rope(&self, _: &mut Tensor, _: usize, _: usize, _: usize, _: &Tensor, _: bool) {
+        self.missing("rotary positions");
+    }
+
+    fn rms_norm(&self, x: &Tensor, _: &Tensor, _: f64) -> (Tensor, Tensor) {
+        self.missing("the root mean square norm");
+        (self.zeros(x.rows, x.cols), self.zeros(x.rows, 1))
+    }
+
+    fn rms_norm_backward(&self, _: &mut Tensor, _: &Tensor, _: &Tensor, _: &Tensor, _: bool, _: &mut Tensor) {
+        self.missing("the root mean square norm");
+    }
+
+    fn rms_norm_jvp(&self, x: &Tensor, _: &Tensor, _: &Tensor, _: &Tensor, _: Option<&Tensor>) -> Tensor {
+        self.missing("the root mean square norm");
+        self.zeros(x.rows, x.cols)
+    }
+
+    fn fold(&self, x: &Tensor, width: usize) -> Tensor {
+        self.missing("the root mean square norm");
+        self.zeros(x.rows, width)
+    }
+
+    fn gated(&self, _: Activation, x: GateUp<&Tensor>) -> Tensor {
+        self.missing("the gated MLP");
+        match x {
+            Parts::Fused(x) => self.zeros(x.rows, x.cols / 2),
+            Parts::Split([x, _]) => self.zeros(x.rows, x.cols),
+        }
+    }
+
+    fn gated_backward(&self, _: Activation, x: GateUp<&Tensor>, _: &Tensor) -> GateUp<Tensor> {
+        self.missing("the gated MLP");
+        x.map(|x| self.zeros(x.rows, x.cols))
+    }
+
+    fn gated_jvp(&self, kind: Activation, x: GateUp<&Tensor>, _: GateUp<&Tensor>) -> Tensor {
+        self.gated(kind, x)
     }
 
     fn activation(&self, kind: Activation, x: &Tensor) -> Tensor {
@@ -187,10 +183,14 @@ impl Backend for Gpu {
         self.matmul(Factor::plain(dlogits), Factor::plain(w), None, target);
     }
 
-    fn linear_input(&self, dy: &Tensor, w: &Tensor) -> Tensor {
-        let dx = self.empty(dy.rows, w.rows);
-        self.matmul(Factor::plain(dy), Factor::transposed(w), None, Target::new(&dx));
+    fn linear_input(&self, dy: &Tensor, w: &Tensor, order: Order) -> Tensor {
+        let dx = self.empty(dy.rows, order.sizes((w.rows, w.cols)).0);
+        self.matmul(Factor::plain(dy), transposed_weight(w, order), None, Target::new(&dx));
         dx
+    }
+
+    fn add_linear_input(&self, dy: &Tensor, w: &Tensor, order: Order, dx: &mut Tensor) {
+        self.matmul(Factor::plain(dy), transposed_weight(w, order), None, Target::sum(dx));
     }
 
     fn norm_backward(&self, dy: &mut Tensor, x: &Tensor, stats: &Tensor, gain: &Tensor, dgain: bool, dx: &mut Tensor) {
@@ -221,15 +221,14 @@ impl Backend for Gpu {
         dout: &Tensor,
         out: &Tensor,
         lse: &Tensor,
-        qkv: &Tensor,
+        qkv: Qkv<&Tensor>,
         segments: &Segments,
-        heads: usize,
-        scale: f64,
-    ) -> Tensor {
-        let (delta, dqkv) = (self.empty(qkv.rows, heads), self.empty(qkv.rows, qkv.cols));
-        let shape = Shape { heads, width: qkv.cols / 3, scale };
-        attention::backward(&self.context, dout, out, lse, qkv, segments, shape, &delta, &dqkv);
-        dqkv
+        heads: &Heads,
+    ) -> Qkv<Tensor> {
+        let Some((x, shape)) = self.plain(qkv, heads) else { return qkv.map(|x| self.zeros(x.rows, x.cols)) };
+        let (delta, dqkv) = (self.empty(x.rows, heads.heads), self.empty(x.rows, x.cols));
+        attention::backward(&self.context, dout, out, lse, x, segments, shape, &delta, &dqkv);
+        Qkv::Fused(dqkv)
     }
 
     fn activation_backward(&self, kind: Activation, x: &Tensor, dy: &mut Tensor) {
@@ -317,16 +316,16 @@ impl Backend for Gpu {
 
     fn attention_jvp(
         &self,
-        qkv: &Tensor,
-        qkv_dot: &Tensor,
+        qkv: Qkv<&Tensor>,
+        qkv_dot: Qkv<&Tensor>,
         lse: &Tensor,
         segments: &Segments,
-        heads: usize,
-        scale: f64,
+        heads: &Heads,
     ) -> Tensor {
-        let width = qkv.cols / 3;
-        let out_dot = self.empty(qkv.rows, width);
-        attention::jvp(&self.context, qkv, qkv_dot, lse, segments, Shape { heads, width, scale }, &out_dot);
+        let out_dot = self.empty(segments.rows(), heads.heads * heads.width);
+        if let (Some((x, shape)), Some((x_dot, _))) = (self.plain(qkv, heads), self.plain(qkv_dot, heads)) {
+            attention::jvp(&self.context, x, x_dot, lse, segments, shape, &out_dot);
+        }
         out_dot
     }
 
@@ -358,59 +357,19 @@ impl Backend for Gpu {
 
     fn attention_cached(
         &self,
-        qkv: &Tensor,
+        qkv: Qkv<&Tensor>,
         keys: &mut Tensor,
         values: &mut Tensor,
         past: usize,
-        heads: usize,
-        scale: f64,
+        heads: &Heads,
     ) -> Tensor {
-        let width = qkv.cols / 3;
-        let (out, lse) = (self.empty(qkv.rows, width), self.empty(qkv.rows, heads));
-        attention::cached(&self.context, qkv, (keys, values), past, Shape { heads, width, scale }, &out, &lse);
+        let n = qkv.iter().next().expect("a tensor").rows;
+        let (out, lse) = (self.empty(n, heads.heads * heads.width), self.empty(n, heads.heads));
+        if let Some((x, shape)) = self.plain(qkv, heads) {
+            attention::cached(&self.context, x, (keys, values), past, shape, &out, &lse);
+        }
         out
     }
-
-    // Every sample's gradient norm, and clipping.
-
-    fn add_outer_squares(&self, x: &Tensor, dy: &Tensor, segments: &Segments, squares: &mut Tensor, first: usize) {
-        clip::outer(&self.context, x, dy, segments, squares, first, &|rows, cols| self.empty(rows, cols));
-    }
-
-    fn add_row_squares(&self, ids: &[u32], dy: &Tensor, segments: &Segments, squares: &mut Tensor, first: usize) {
-        clip::rows(&self.context, ids, dy, segments, squares, first, &|rows, cols| self.empty(rows, cols));
-    }
-
-    fn add_tied_squares(
-        &self,
-        head: (&Tensor, &Tensor, usize),
-        rows: (&[u32], &Tensor, usize),
-        segments: &Segments,
-        squares: &mut Tensor,
-        first: usize,
-    ) {
-        clip::tied(&self.context, head, rows, segments, squares, first, &|rows, cols| self.empty(rows, cols));
-    }
-
-    fn segment_sums(&self, dy: &Tensor, segments: &Segments) -> Tensor {
-        let sums = self.empty(segments.len(), dy.cols);
-        clip::segment_sums(&self.context, dy, segments, &sums, &|rows, cols| self.empty(rows, cols));
-        sums
-    }
-
-    fn clip_factors(&self, function: ClipFunction, bound: f64, squares: &mut Tensor) {
-        clip::factors(&self.context, function, bound, squares);
-    }
-
-    fn scale_rows(&self, x: &mut Tensor, segments: &Segments, factors: &Tensor, first: usize) {
-        clip::clip_rows(&self.context, x, segments, factors, first, true);
-    }
-
-    fn drop_rows(&self, x: &mut Tensor, segments: &Segments, factors: &Tensor, first: usize) {
-        clip::clip_rows(&self.context, x, segments, factors, first, false);
-    }
-
-    // Audits.
 
     fn token_stats(&self, logits: &Tensor, targets: &[u32], stats: &mut Tensor, first: usize) {
         assert_eq!(stats.cols, 4, "statistics a row");
@@ -423,44 +382,5 @@ impl Backend for Gpu {
             let flops = 40.0 * (rows.len() * logits.cols) as f64;
             self.context.run(&kernels::TOKEN_STATS, &[], &args, &params, rows.len(), flops);
         }
-    }
-
-    // Updates and compression.
-
-    fn adamw(
-        &self,
-        w: &mut Tensor,
-        (m, v): (&mut Tensor, &mut Tensor),
-        g: &Tensor,
-        first: usize,
-        scale: f32,
-        s: &Step,
-        k: &Constants,
-    ) {
-        update::adamw(&self.context, w, (m, v), g, first, scale, s, k);
-    }
-
-    fn adamw_idle(&self, w: &mut Tensor, (m, v): (&mut Tensor, &mut Tensor), steps: &[Step], k: &Constants) {
-        update::adamw_idle(&self.context, w, (m, v), steps, k);
-    }
-
-    fn decay(&self, w: &mut Tensor, steps: &[Step]) {
-        update::decay(&self.context, w, steps);
-    }
-
-    fn subtract(&self, w: &mut Tensor, g: &Tensor, first: usize, scale: f32) {
-        update::subtract(&self.context, w, g, first, scale);
-    }
-
-    fn signs(&self, x: &mut Tensor, at: Address) {
-        update::signs(&self.context, x, None, at, &|rows, cols| self.empty(rows, cols));
-    }
-
-    fn signs_with_memory(&self, x: &mut Tensor, memory: &mut Tensor, at: Address) {
-        update::signs(&self.context, x, Some(memory), at, &|rows, cols| self.empty(rows, cols));
-    }
-
-    fn quantise(&self, x: &mut Tensor, bits: u32, at: Address) {
-        update::quantise(&self.context, x, bits, at);
     }
 }

@@ -1,0 +1,152 @@
+//! Progress on stderr: bars where that is a terminal, nothing elsewhere.
+
+use super::interrupt;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::borrow::Cow;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+const STEPS: &str = "{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left";
+const BYTES: &str = "{prefix:24} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} ({eta})";
+
+/// The library's [`Progress`] as bars. Stops the work once Ctrl-C was pressed.
+pub struct Bars {
+    quiet: bool,
+    template: &'static str,
+    /// Whether a finished bar goes away.
+    clear: bool,
+    /// What Ctrl-C leaves behind.
+    stopped: &'static str,
+    current: Mutex<Option<ProgressBar>>,
+    /// Shown while work of unknown length goes on.
+    working: Mutex<Option<Working>>,
+}
+
+impl Bars {
+    /// Bars of steps, and notes; nothing where it is `quiet`. `stopped` says what Ctrl-C leaves behind.
+    pub const fn new(quiet: bool, stopped: &'static str) -> Self {
+        Self { quiet, template: STEPS, clear: true, stopped, current: Mutex::new(None), working: Mutex::new(None) }
+    }
+
+    /// Bars of bytes, which stay.
+    pub const fn downloads() -> Self {
+        Self {
+            quiet: false,
+            template: BYTES,
+            clear: false,
+            stopped: "stopped",
+            current: Mutex::new(None),
+            working: Mutex::new(None),
+        }
+    }
+
+    fn set(&self, bar: Option<ProgressBar>) {
+        drop(self.working.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let before = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), bar);
+        match before {
+            Some(bar) if self.clear => bar.finish_and_clear(),
+            Some(bar) => bar.finish(),
+            None => {}
+        }
+    }
+}
+
+impl Progress for Bars {
+    fn begin(&self, what: &str, length: u64) {
+        if length == 0 {
+            self.set(None);
+            let shown = working(what.to_owned(), self.quiet);
+            *self.working.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
+            return;
+        }
+        self.set(Some(bar(length, self.template, self.quiet).with_prefix(what.to_owned())));
+    }
+
+    fn advance(&self, steps: u64) -> Result<()> {
+        if let Some(bar) = &*self.current.lock().unwrap_or_else(PoisonError::into_inner) {
+            bar.inc(steps);
+        }
+        if interrupt::asked() { Err(Error::Interrupted(self.stopped.into())) } else { Ok(()) }
+    }
+
+    fn end(&self) {
+        self.set(None);
+    }
+
+    fn device(&self, name: &str) {
+        eprintln!("device: {name}");
+    }
+
+    fn note(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("note: {text}");
+        }
+    }
+}
+
+impl Drop for Bars {
+    fn drop(&mut self) {
+        self.set(None);
+    }
+}
+
+/// A bar with rate and estimate on stderr; nothing where stderr is not a terminal or `quiet` is set.
+pub fn progress(len: u64, what: &'static str, quiet: bool) -> ProgressBar {
+    bar(len, "{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left", quiet).with_prefix(what)
+}
+
+/// [`progress`] of work whose parts differ, in thousandths of it: a message says which part it is at.
+pub fn progress_by_share(what: &'static str, quiet: bool) -> ProgressBar {
+    bar(1000, "{prefix} {wide_bar} {percent} % {msg}, {elapsed} gone, {eta} left", quiet).with_prefix(what)
+}
+
+fn bar(len: u64, template: &str, quiet: bool) -> ProgressBar {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
+    let style = ProgressStyle::with_template(template).expect("a valid template");
+    ProgressBar::with_draw_target(Some(len), target).with_style(style)
+}
+
+/// Shows on stderr that work whose length is not known goes on, and for how long, until dropped. See [`working`].
+#[must_use = "it is shown until it is dropped"]
+pub struct Working {
+    stop: Option<mpsc::Sender<()>>,
+    shown: Option<JoinHandle<()>>,
+}
+
+/// Say that `what` is being done once it takes longer than a second; never where [`progress`] would show nothing.
+pub fn working(what: impl Into<Cow<'static, str>>, quiet: bool) -> Working {
+    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
+    if target.is_hidden() {
+        return Working { stop: None, shown: None };
+    }
+    let what = what.into();
+    let (stop, stopped) = mpsc::channel::<()>();
+    let shown = thread::spawn(move || {
+        if stopped.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+        let style = ProgressStyle::with_template("{spinner} {prefix}, {elapsed}").expect("a valid template");
+        let bar = ProgressBar::with_draw_target(None, target)
+            .with_style(style)
+            .with_prefix(what)
+            .with_elapsed(Duration::from_secs(1));
+        while stopped.recv_timeout(Duration::from_millis(100)) == Err(RecvTimeoutError::Timeout) {
+            bar.tick();
+        }
+        bar.finish_and_clear();
+    });
+    Working { stop: Some(stop), shown: Some(shown) }
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(shown) = self.shown.take() {
+            let _ = shown.join();
+        }
+    }
+}
