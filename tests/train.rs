@@ -20,11 +20,12 @@ fn records(dir: &Path) -> PathBuf {
 }
 
 fn some_records(dir: &Path, name: &str, seed: u64) -> PathBuf {
-    let mut random = Random::new(seed);
+    // Held-out records go by other strides, so that none is among those trained on.
+    let (mut random, stride) = (Random::new(seed), if seed == 3 { 3 } else { 5 });
     let lines: Vec<String> = (0..200)
         .map(|_| {
             let (first, len) = (random.below(100), 2 + random.below(20));
-            json!({"tokens": (0..len).map(|i| (first + 3 * i) % 101).collect::<Vec<_>>()}).to_string()
+            json!({"tokens": (0..len).map(|i| (first + stride * i) % 101).collect::<Vec<_>>()}).to_string()
         })
         .collect();
     let path = dir.join(name);

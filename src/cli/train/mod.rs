@@ -120,8 +120,8 @@ pub struct Args {
     checkpoint_every: u32,
     /// `--resume FOLDER` alone goes on with the unfinished run there. Without a folder: go on with the run in --out if there is one, which
     /// must have been begun with the same arguments, else begin it
-    #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "", help_heading = "Running")]
-    resume: Option<PathBuf>,
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, help_heading = "Running")]
+    resume: Option<Option<PathBuf>>,
     /// Begin again in --out, where a run has diverged, with another --learning-rate or other settings; the statement says so
     #[arg(long, help_heading = "Running")]
     restart_diverged: bool,
@@ -153,7 +153,7 @@ pub fn run(args: Args) -> Result<()> {
             list::NAMES.join(", ")
         )));
     }
-    if args.resume.as_ref().is_some_and(|dir| !dir.as_os_str().is_empty()) {
+    if matches!(args.resume, Some(Some(_))) {
         return Err(Error::usage(
             "--resume FOLDER goes on with the run there and needs no other arguments of it: leave out --out, or the folder",
         ));
