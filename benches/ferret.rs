@@ -6,15 +6,15 @@
 mod common;
 
 use common::{batch, gpt2, peak_memory, small, time, weights};
-use ferret::backend::{Compute, Cpu, Memory};
+use ferret::backend::{Cpu, Memory};
 use ferret::data::Example;
 use ferret::grad::{GroupDirection, GroupDot, Sum};
-use ferret::method::Sensitive;
-use ferret::method::ferret::{Cuts, Releases, Replayer, Run, Settings, Trainer};
+use ferret::method::ferret::{Cuts, Releases, Replayer, Settings, Trainer};
 use ferret::method::groups::{self, Groups};
+use ferret::method::{Run, Sensitive, Task};
 use ferret::model::layout::Place;
 use ferret::model::{Batch, Config, Decoder, Layout, ParamId, Reduction, Weights};
-use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
+use ferret::optim::{Gradient, Hyper, Schedule, Silent, Updates};
 use ferret::rng::{Direction, DirectionStream, Secret};
 use std::time::Instant;
 
@@ -38,13 +38,12 @@ fn main() {
 
 fn settings(layout: &Layout, records: u64, epsilon: f64, batch: u64, epochs: u32) -> Settings {
     let groups = Groups::new(layout, groups::Grouping::Bucket(1)).expect("groups");
-    let steps = epochs * records.div_ceil(batch) as u32;
     let paper = Settings::paper("ferret-max", Cuts::of(&groups.members).expect("consecutive"));
-    Settings { epsilon, records, batch, epochs, steps, seed: 1, ..paper }.planned()
+    Settings { epsilon, records, batch, epochs, seed: 1, ..paper }
 }
 
 /// One non-private step: gradient of the mean, and AdamW.
-fn plain_step(decoder: &mut Decoder<Cpu<f32>>, adamw: &mut AdamW, step: u32, batches: &[Batch]) {
+fn plain_step(decoder: &mut Decoder<Cpu<f32>>, adamw: &mut Updates<Cpu>, step: u32, batches: &[Batch]) {
     let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
     for batch in batches {
         decoder.backward(batch, &batch.weights(Reduction::SampleMean), &mut sum);
@@ -52,10 +51,10 @@ fn plain_step(decoder: &mut Decoder<Cpu<f32>>, adamw: &mut AdamW, step: u32, bat
     update(decoder, adamw, step, &sum);
 }
 
-fn update(decoder: &mut Decoder<Cpu<f32>>, adamw: &mut AdamW, step: u32, sum: &Sum<Cpu<f32>>) {
+fn update(decoder: &mut Decoder<Cpu<f32>>, adamw: &mut Updates<Cpu>, step: u32, sum: &Sum<Cpu<f32>>) {
     for p in decoder.layout.ids() {
-        let gradient = Gradient::Dense(sum.get(p).expect("all").as_slice());
-        adamw.step(step, p, decoder.backend.master(&mut decoder.params[p.0]).as_slice_mut(), gradient);
+        let gradient = Gradient::Dense { tensor: sum.get(p).expect("all"), scale: 1.0 };
+        adamw.step(&decoder.backend, step, p, &mut decoder.params[p.0], gradient);
     }
 }
 
@@ -69,7 +68,7 @@ fn small_runs() {
     println!("small model, 500 records of {LENGTH} tokens, batch 50, 2 epochs (20 steps), whole runs:");
     let clock = Instant::now();
     let mut decoder = Decoder::new(Cpu::new(), base.clone()).expect("weights");
-    let mut adamw = AdamW::new(base.layout.len(), 20, Hyper::new(1e-4, 1e-3), Schedule::Constant, Silent::Zero);
+    let mut adamw = Updates::adamw(base.layout.len(), 20, Hyper::new(1e-4, 1e-3), Schedule::Constant, Silent::Zero);
     for step in 0..20 {
         let first = step as usize % 10 * 50;
         let batches: Vec<Batch> = records[first..first + 50].chunks(8).map(ferret::data::batches::batch).collect();
@@ -81,20 +80,19 @@ fn small_runs() {
         let s = settings(&base.layout, 500, epsilon, 50, 2);
         let secret = Secret::insecure(1);
         let clock = Instant::now();
-        let run = Run {
+        let task = Task {
             base: base.clone(),
             base_sha256: "0".repeat(64),
             settings: s.clone(),
-            releases: None,
+            stop: None,
             secret: &secret,
-            records: Sensitive::new(&records),
-            micro_batch: 8,
+            records: Sensitive::new(&records[..]),
         };
-        let mut trainer = Trainer::new(Cpu::<f32>::new(), run).expect("a run");
+        let mut trainer = Trainer::new(Cpu::<f32>::new(), task, None).expect("a run");
         while trainer.step().expect("a step").is_some() {}
-        trainer.finish(s.steps).expect("an end");
+        trainer.end().expect("an end");
         let seconds = clock.elapsed().as_secs_f64();
-        let fires = s.fires(s.steps);
+        let fires = s.fires(s.steps());
         let computed = fires.chunk_by(|a, b| a.0 == b.0).count();
         println!(
             "  FERRET-MAX eps {epsilon:<4} {seconds:>7.2} s  {:>5.1} %  ({} bits, {computed} of 20 steps computed)",
@@ -118,7 +116,7 @@ fn gpt2_plan() {
     let micro = 50.0 / SAMPLES as f64;
     let mut sum = Sum::new(&decoder.backend, &layout, |_| true);
     let full = time(3, || drop(decoder.backward(&rows, &w, &mut sum))).1.as_secs_f64();
-    let mut adamw = AdamW::new(layout.len(), 1000, Hyper::new(1e-4, 1e-3), Schedule::Constant, Silent::Zero);
+    let mut adamw = Updates::adamw(layout.len(), 1000, Hyper::new(1e-4, 1e-3), Schedule::Constant, Silent::Zero);
     let mut step = 0;
     let optimizer = time(3, || {
         update(&mut decoder, &mut adamw, step, &sum);
@@ -169,21 +167,22 @@ fn gpt2_plan() {
     };
     for epsilon in [0.1, 0.5] {
         let s = settings(&layout, 10_000, epsilon, 50, 5);
-        let fires = s.fires(s.steps);
+        let fires = s.fires(s.steps());
         let computed: f64 = fires
             .chunk_by(|a, b| a.0 == b.0)
             .map(|step| micro * step.iter().map(|f| cost(ParamId(f.1 as usize))).fold(0.0, f64::max))
             .sum();
         // Idle steps and updates, as training makes them: caught up at every fired step.
-        let mut tensors = Weights::zeros(config.clone()).tensors;
+        let mut idle = Decoder::new(Cpu::<f32>::new(), Weights::zeros(config.clone())).expect("weights");
+        let (b, params) = (&idle.backend, &mut idle.params);
         let mut replayer = Replayer::new(&layout, &s).expect("settings");
         let clock = Instant::now();
         for step in fires.chunk_by(|a, b| a.0 == b.0) {
-            replayer.catch_up_all(step[0].0, &mut tensors);
+            replayer.catch_up(b, step[0].0, params);
             let bits = Releases::Bits(vec![1; step.len()]);
-            replayer.apply(step, &bits, &mut tensors, |_| ()).expect("releases");
+            replayer.apply(b, step, &bits, params, |_| ()).expect("releases");
         }
-        replayer.finish(s.steps, &mut tensors);
+        replayer.catch_up(b, s.steps(), params);
         let idle = clock.elapsed().as_secs_f64();
         println!(
             "  FERRET-MAX eps {epsilon}: {} bits on {} steps; computed steps {computed:.0} s, AdamW with its idle steps {idle:.0} s \

@@ -7,11 +7,11 @@ mod common;
 
 use common::{batch, noise, small, weights};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use ferret::backend::{Cpu, Memory};
+use ferret::backend::Cpu;
 use ferret::grad::Sum;
 use ferret::model::{Activation, Decoder, Reduction};
 use ferret::ops::{Heads, Order, Segments, activation, attention, cross_entropy, embedding, linear, norm, residual};
-use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
+use ferret::optim::{Gradient, Hyper, Schedule, Silent, Updates};
 use ndarray::{Array2, s};
 use std::hint::black_box;
 
@@ -139,14 +139,14 @@ fn steps(c: &mut Criterion) {
     let mut decoder = Decoder::new(Cpu::<f32>::new(), weights(config)).expect("weights fit");
     let layout = decoder.layout.clone();
     let hyper = Hyper::new(1e-4, 1e-3);
-    let mut adamw = AdamW::new(layout.len(), 1 << 20, hyper, Schedule::Constant, Silent::Zero);
+    let mut adamw = Updates::adamw(layout.len(), 1 << 20, hyper, Schedule::Constant, Silent::Zero);
     let mut step = 0;
     time(c, "train step, small, 16 x 128", "forward, backward, AdamW", batch.rows(), || {
         let mut sum = Sum::new(&decoder.backend, &layout, |_| true);
         decoder.backward(&batch, &row_weights, &mut sum);
         for p in layout.ids() {
-            let gradient = Gradient::Dense(sum.get(p).expect("all were asked for").as_slice());
-            adamw.step(step, p, decoder.backend.master(&mut decoder.params[p.0]).as_slice_mut(), gradient);
+            let gradient = Gradient::Dense { tensor: sum.get(p).expect("all were asked for"), scale: 1.0 };
+            adamw.step(&decoder.backend, step, p, &mut decoder.params[p.0], gradient);
         }
         step += 1;
     });

@@ -8,12 +8,12 @@
 mod common;
 
 use common::{batch, forward_flops, gpt2, noise, small, time, weights};
-use ferret::backend::Cpu;
+use ferret::backend::{Cpu, Memory};
 use ferret::grad::Sum;
-use ferret::kernel::{Onto, matmul};
+use ferret::kernel::{Onto, Stored, matmul};
 use ferret::model::{Activation, Config, Decoder, Reduction};
 use ferret::ops::{Heads, Order, Segments, activation, attention, cross_entropy, linear, norm, residual};
-use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
+use ferret::optim::{Gradient, Hyper, Schedule, Silent, Updates};
 use ndarray::{Array2, s};
 use rayon::prelude::*;
 use std::hint::black_box;
@@ -201,11 +201,14 @@ fn ops(peak: f64, bandwidth: f64) {
         cross_entropy::forward_backward(logits.view_mut(), &targets, &row_weights, &mut losses);
     });
     let len = 50257 * C;
-    let (mut w, g) = (noise(len, 12), noise(len, 13));
-    let mut adamw = AdamW::new(1, 1000, Hyper::new(1e-4, 1e-3), Schedule::Constant, Silent::Zero);
+    let b = Cpu::<f32>::new();
+    let mut w = b.weight(50257, C, Stored::F32(noise(len, 12))).expect("it fits");
+    let g = b.upload(50257, C, noise(len, 13)).expect("it fits");
+    let mut adamw = Updates::adamw(1, 1000, Hyper::new(1e-4, 1e-3), Schedule::Constant, Silent::Zero);
     let mut at = 0;
     bytes("AdamW", 7 * len, &mut || {
-        adamw.step(at, ferret::model::ParamId(0), &mut w, Gradient::Dense(&g));
+        let gradient = Gradient::Dense { tensor: &g, scale: 1.0 };
+        adamw.step(&b, at, ferret::model::ParamId(0), &mut w, gradient);
         at += 1;
     });
 }

@@ -17,6 +17,7 @@
 //! | [`optim`] | update rules and schedules: post-processing of releases |
 //! | [`privacy`] | events, accountants, guarantees, statements; knows no tensors |
 //! | [`method`] | the boundary around private records, and the methods that cross it |
+//! | [`progress`] | who hears how far a long job is |
 //! | [`audit`] | attacks and their error bars; knows no tensors |
 //! | [`measure`] | from a decoder and records to the numbers that audits judge: scores, shadow models, canaries, leakage |
 //! | [`study`] | grids of runs, tables beside the paper's, verdicts, plots, pages |

@@ -1,10 +1,10 @@
 //! After the first step a training step asks the allocator for no buffer: tensors come back out of the backend's pool.
 
-use ferret::backend::{Cpu, Memory};
+use ferret::backend::Cpu;
 use ferret::grad::Sum;
 use ferret::model::init::Preset;
 use ferret::model::{Batch, Config, Decoder, Reduction, Weights};
-use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
+use ferret::optim::{Gradient, Hyper, Schedule, Silent, Updates};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -59,15 +59,15 @@ fn a_step_allocates_nothing_after_the_first() {
     rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap().install(|| {
         let mut decoder = Decoder::new(Cpu::<f32>::new(), weights).unwrap();
         let layout = decoder.layout.clone();
-        let mut adamw = AdamW::new(layout.len(), 8, Hyper::new(1e-3, 0.0), Schedule::Constant, Silent::Zero);
+        let mut adamw = Updates::adamw(layout.len(), 8, Hyper::new(1e-3, 0.0), Schedule::Constant, Silent::Zero);
         let mut taken = Vec::new();
         for step in 0..4 {
             let before = BYTES.load(Ordering::Relaxed);
             let mut sum = Sum::new(&decoder.backend, &layout, |_| true);
             drop(decoder.backward(&batch, &row_weights, &mut sum));
             for p in layout.ids() {
-                let gradient = Gradient::Dense(sum.get(p).unwrap().as_slice());
-                adamw.step(step, p, decoder.backend.master(&mut decoder.params[p.0]).as_slice_mut(), gradient);
+                let gradient = Gradient::Dense { tensor: sum.get(p).unwrap(), scale: 1.0 };
+                adamw.step(&decoder.backend, step, p, &mut decoder.params[p.0], gradient);
             }
             taken.push(BYTES.load(Ordering::Relaxed) - before);
         }

@@ -11,12 +11,13 @@ use ferret::audit::score::RecordStats;
 use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
-use ferret::measure::shadow::{Changes, Known, Method, Task, train_shadow};
+use ferret::measure::shadow::{self, Changes, Known, Method, train_shadow};
 use ferret::measure::{Cache, gradient_norms, leakage, threshold_attacks, token_stats};
-use ferret::method::ferret::{BatchPer, Cuts, Route, Run, Settings, Trainer, Transcript};
-use ferret::method::{Samples, Sensitive};
+use ferret::method::ferret::{BatchPer, Cuts, Settings, Trainer, Transcript};
+use ferret::method::{Run, Samples, Sensitive, Task};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, init};
+use ferret::optim::Route;
 use ferret::rng::{DirectionStream, Secret, coin};
 use io_support::{assert_refused, byte_tokenizer, ferret, stderr};
 use serde_json::{Value, json};
@@ -37,7 +38,7 @@ fn memorise(base: &Weights, records: &[Example], epochs: u32, batch: u64) -> Wei
     let hash = checkpoint::tensors_sha256(base);
     let changes = Changes { batch: Some(batch), epochs: Some(epochs), learning_rate: Some(5e-3), ..Changes::default() };
     let method = Method::named("nonprivate", &base.layout, Known::default(), changes, records.len()).unwrap();
-    let task = Task { base: base.clone(), base_sha256: &hash, method: &method, records, share: 1.0, seed: 1 };
+    let task = shadow::Task { base: base.clone(), base_sha256: &hash, method: &method, records, share: 1.0, seed: 1 };
     train_shadow(Cpu::<f32>::new(), task, || Ok(())).unwrap().weights
 }
 
@@ -136,33 +137,31 @@ fn ferret_settings(weights: &Weights) -> Settings {
         records: 30,
         batch: 6,
         epochs: 3,
-        steps: 15,
+        micro_batch: 4,
         route: Route::Direct,
         learning_rate: 0.3,
         weight_decay: 0.0,
         seed: 5,
         ..Settings::paper("ferret", Cuts::of(&groups).unwrap())
     }
-    .planned()
 }
 
 /// A run, and how often a drawn record was decisive, by whole gradients.
 fn ferret_run(base: &Weights, s: &Settings, records: &[Example], secret: &Secret) -> (Weights, Transcript, f64) {
-    let run = Run {
+    let task = Task {
         base: base.clone(),
         base_sha256: checkpoint::tensors_sha256(base),
         settings: s.clone(),
-        releases: None,
+        stop: None,
         secret,
         records: Sensitive::new(records),
-        micro_batch: 4,
     };
     let members = s.groups.members(&base.layout).unwrap();
     let samples = Samples::new(secret, s.sampler, records.len(), s.batch as usize).unwrap();
-    let mut trainer = Trainer::new(Cpu::<f32>::new(), run).unwrap();
-    let fires = s.fires(s.steps);
+    let mut trainer = Trainer::new(Cpu::<f32>::new(), task, None).unwrap();
+    let fires = s.fires(s.steps());
     let (mut drawn, mut decisive) = (0, 0);
-    while let Some(step) = trainer.next_fire() {
+    while let Some(step) = trainer.next() {
         let decoder = trainer.decoder();
         for &(_, group) in fires.iter().filter(|f| f.0 == step) {
             let bit = if s.batch_per == BatchPer::Step { 0 } else { group };
@@ -187,7 +186,7 @@ fn ferret_run(base: &Weights, s: &Settings, records: &[Example], secret: &Secret
         }
         trainer.step().unwrap();
     }
-    let (weights, transcript) = trainer.finish(s.steps).unwrap();
+    let (weights, transcript, _) = trainer.end().unwrap();
     (weights, transcript, decisive as f64 / drawn as f64)
 }
 

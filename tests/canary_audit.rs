@@ -8,12 +8,13 @@ use ferret::audit::one_run::{OneRun, audit, coins};
 use ferret::backend::Cpu;
 use ferret::data::Example;
 use ferret::eval;
-use ferret::method::Sensitive;
 use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy};
-use ferret::method::ferret::{BatchPer, Cuts, Payload, Release, Releases, Route, Run, Settings, Trainer};
+use ferret::method::ferret::{BatchPer, Cuts, Payload, Release, Settings};
 use ferret::method::groups::{self, Groups};
+use ferret::method::run::{GoOn, drive};
+use ferret::method::{Method, Sensitive, Task};
 use ferret::model::{Decoder, Weights, checkpoint, init};
-use ferret::optim::Schedule;
+use ferret::optim::{Route, Schedule};
 use ferret::privacy::event::Fires;
 use ferret::privacy::statement::Sampler;
 use ferret::privacy::{Accountant, Event, Pld, calibrate};
@@ -60,33 +61,22 @@ impl World {
             epsilon: 1e6,
             records,
             batch: batch.min(records),
-            steps,
+            steps: Some(steps),
             release,
             route: Route::Direct,
             learning_rate: 0.02,
             weight_decay: 0.0,
             batch_per: BatchPer::Bit,
             seed: 7,
+            micro_batch: 16,
             ..Settings::paper("ferret", groups)
         }
-        .planned()
     }
 
     /// The weights a FERRET run ends at.
     fn ferret(&self, settings: Settings, seed: u64) -> Weights {
         let (members, secret) = (self.members(), Secret::insecure(seed));
-        let run = Run {
-            base: self.base.clone(),
-            base_sha256: checkpoint::tensors_sha256(&self.base),
-            settings: settings.clone(),
-            releases: None::<Releases>,
-            secret: &secret,
-            records: Sensitive::new(&members),
-            micro_batch: 16,
-        };
-        let mut trainer = Trainer::new(Cpu::<f32>::new(), run).unwrap();
-        while trainer.step().unwrap().is_some() {}
-        trainer.finish(settings.steps).unwrap().0
+        self.train(Method::Ferret(settings), &members, &secret)
     }
 
     fn dpsgd(&self, noise_multiplier: f64, batch: u64, steps: u32, seed: u64) -> Weights {
@@ -103,8 +93,7 @@ impl World {
             records,
             batch,
             epochs: 1,
-            steps,
-            sampling_rate: batch as f64 / records as f64,
+            steps: Some(steps),
             sampler: Sampler::Poisson,
             micro_batch: 16,
             route: Route::Adamw,
@@ -113,16 +102,22 @@ impl World {
             weight_decay: 0.0,
             seed: 0,
         };
-        let run = dense::Run {
-            weights: self.base.clone(),
+        self.train(Method::Dense(settings), &members, &secret)
+    }
+
+    /// The weights a run ends at.
+    fn train(&self, settings: Method, members: &[Example], secret: &Secret) -> Weights {
+        let task = Task {
+            base: self.base.clone(),
+            base_sha256: checkpoint::tensors_sha256(&self.base),
             settings,
-            state: None,
-            secret: &secret,
-            records: Sensitive::new(&members),
+            stop: None,
+            secret,
+            records: Sensitive::new(members),
         };
-        let mut trainer = dense::Trainer::new(Cpu::<f32>::new(), run).unwrap();
-        while trainer.step().unwrap().is_some() {}
-        trainer.finish().unwrap()
+        let mut run = task.begin(Cpu::<f32>::new(), None).unwrap();
+        drive(&mut *run, &mut GoOn(|| Ok(()))).unwrap();
+        run.finish().unwrap().weights
     }
 }
 
@@ -132,7 +127,7 @@ fn upper(event: &Event) -> f64 {
 }
 
 fn fires(settings: &Settings) -> Vec<Fires> {
-    vec![Fires { steps: settings.fires(settings.steps).len() as u64, bits: 1 }]
+    vec![Fires { steps: settings.fires(settings.steps()).len() as u64, bits: 1 }]
 }
 
 #[test]
@@ -142,16 +137,17 @@ fn the_lower_limit_never_exceeds_the_accountants() {
         let two = groups::Grouping::Count(2);
         for (batch, steps, epsilon) in [(1, 128, 0.5), (16, 64, 2.0)] {
             let mut s = world.settings(two, batch, steps, Release::Bit);
-            let flip = calibrate::flip(epsilon, DELTA, s.sampling_rate, &fires(&s)).unwrap().pld.upper;
+            let flip = calibrate::flip(epsilon, DELTA, s.sampling_rate(), &fires(&s)).unwrap().pld.upper;
             s.release = Release::Rr { flip, unbiased: false };
-            let event = Event::SubsampledRandomisedResponse { flip, sampling_rate: s.sampling_rate, fires: fires(&s) };
+            let event =
+                Event::SubsampledRandomisedResponse { flip, sampling_rate: s.sampling_rate(), fires: fires(&s) };
             let (bound, found) = (upper(&event), world.audit(world.ferret(s.clone(), seed)));
             println!("rr, flip {flip:.3}: {found:?}, accountant {bound:.3}");
             assert!(found.eps_lower <= bound, "rr, seed {seed}: {found:?} above {bound}");
 
-            let dither = calibrate::dither(epsilon, DELTA, s.sampling_rate, &fires(&s)).unwrap().pld.upper;
+            let dither = calibrate::dither(epsilon, DELTA, s.sampling_rate(), &fires(&s)).unwrap().pld.upper;
             s.release = Release::Gaussian { dither };
-            let bound = upper(&Event::dithered(dither, s.sampling_rate, &fires(&s)));
+            let bound = upper(&Event::dithered(dither, s.sampling_rate(), &fires(&s)));
             let found = world.audit(world.ferret(s, seed));
             println!("gaussian, dither {dither:.3}: {found:?}, accountant {bound:.3}");
             assert!(found.eps_lower <= bound, "gaussian, seed {seed}: {found:?} above {bound}");

@@ -8,11 +8,10 @@ use ferret::backend::{Backend, Cpu};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::method::dense::compress::{self, Address, BUCKET};
-use ferret::method::dense::{ClipRule, ClipStyle, Method, Privacy, Run, Settings, State, Trainer, Variant};
-use ferret::method::ferret::Route;
-use ferret::method::{Samples, Sensitive};
+use ferret::method::dense::{ClipRule, ClipStyle, Method, Privacy, Settings, State, Trainer, Variant};
+use ferret::method::{Run, Samples, Sensitive, Task};
 use ferret::model::{Config, Decoder, Reduction, Weights};
-use ferret::optim::Schedule;
+use ferret::optim::{Route, Schedule};
 use ferret::privacy::statement::Sampler;
 use ferret::rng::{Domain, PublicStream, Secret};
 
@@ -39,8 +38,7 @@ fn settings(method: Method, f: impl FnOnce(&mut Settings)) -> Settings {
         records: N,
         batch: 8,
         epochs: 1,
-        steps: 1,
-        sampling_rate: 0.2,
+        steps: Some(1),
         sampler: Sampler::Poisson,
         micro_batch: 3,
         route: Route::Direct,
@@ -50,7 +48,6 @@ fn settings(method: Method, f: impl FnOnce(&mut Settings)) -> Settings {
         seed: 5,
     };
     f(&mut s);
-    s.sampling_rate = s.batch as f64 / s.records as f64;
     s
 }
 
@@ -62,14 +59,21 @@ fn trainer<'a, B: Backend>(
     secret: &'a Secret,
     records: &'a [Example],
 ) -> Trainer<'a, B> {
-    let run = Run { weights: w.clone(), settings: s.clone(), state, secret, records: Sensitive::new(records) };
-    Trainer::new(b, run).unwrap()
+    let task = Task {
+        base: w.clone(),
+        base_sha256: "0".repeat(64),
+        settings: s.clone(),
+        stop: None,
+        secret,
+        records: Sensitive::new(records),
+    };
+    Trainer::new(b, task, state).unwrap()
 }
 
 fn run(base: &Weights, s: &Settings, secret: &Secret, records: &[Example]) -> Weights {
     let mut trainer = trainer(Cpu::<f32>::new(), base, s, None, secret, records);
     while trainer.step().unwrap().is_some() {}
-    trainer.finish().unwrap()
+    trainer.end().unwrap().0
 }
 
 /// `before - after`, end to end.
@@ -156,7 +160,7 @@ fn an_empty_batch_releases_noise() {
 fn the_noise_is_gaussian_and_independent_across_parameters_steps_and_resumption() {
     let base = Weights::zeros(config(|c| (c.width, c.inner, c.vocab) = (48, 96, 200)));
     let records = vec![Example::all(vec![3]); N as usize];
-    let s = settings(Method::Dpsgd(privacy(0.5, 3.0)), |s| (s.steps, s.micro_batch) = (3, 2));
+    let s = settings(Method::Dpsgd(privacy(0.5, 3.0)), |s| (s.steps, s.micro_batch) = (Some(3), 2));
     let secret = Secret::from_system().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut trained = trainer(Cpu::<f32>::new(), &base, &s, None, &secret, &records);
@@ -218,7 +222,7 @@ fn methods() -> Vec<Method> {
 }
 
 fn adamw(s: &mut Settings) {
-    (s.steps, s.route, s.learning_rate, s.weight_decay) = (5, Route::Adamw, 1e-2, 1e-3);
+    (s.steps, s.route, s.learning_rate, s.weight_decay) = (Some(5), Route::Adamw, 1e-2, 1e-3);
     s.schedule = Schedule::Linear { warmup: 0.3 };
 }
 
@@ -255,7 +259,7 @@ fn resuming_after_every_step_ends_in_the_same_bits() {
                 let state = State::load(dir.path(), &mut w).unwrap();
                 let mut part = trainer(Cpu::<f32>::new(), &w, &s, state, &secret, &records);
                 if part.step().unwrap().is_none() {
-                    break part.finish().unwrap();
+                    break part.end().unwrap().0;
                 }
                 part.save(dir.path()).unwrap();
                 steps += 1;
@@ -283,11 +287,16 @@ fn threads_change_no_bit_and_devices_only_the_rounding() {
         let mut other = trainer(Cpu::<f64>::new(), &base, &s, None, &secret, &records);
         other.step().unwrap().unwrap();
         let there = other.decoder().weights().unwrap();
-        assert_eq!(bits(&there), bits(&other.finish().unwrap()));
+        assert_eq!(bits(&there), bits(&other.end().unwrap().0));
         let there = moved(&base, &there);
-        // Where signs or levels are decided by the last digit, a few elements may differ.
         let far = here.iter().zip(&there).filter(|(a, b)| (*a - *b).abs() > 1e-3).count();
-        assert!(far * 100 <= here.len(), "{method:?}: {far} of {}", here.len());
+        // Rounding moves whole updates a little and nothing far. Where signs or levels are decided by the last digit, a few elements jump.
+        let may_jump = match method {
+            Method::Nonprivate | Method::Dpsgd(_) => 0,
+            Method::DpSignsgd(_) | Method::Qsgd { .. } => here.len() / 1000,
+            Method::Signsgd { .. } => here.len() / 200,
+        };
+        assert!(far <= may_jump, "{method:?}: {far} of {}", here.len());
     }
 }
 
@@ -366,7 +375,7 @@ fn compressed_updates_are_those_of_ten_lines() {
     let records = records(&base.config, N as usize, 1);
     let secret = Secret::insecure(4);
     for method in methods().into_iter().filter(|m| m.privacy().is_none()) {
-        let s = settings(method.clone(), |s| (s.steps, s.learning_rate) = (3, 0.25));
+        let s = settings(method.clone(), |s| (s.steps, s.learning_rate) = (Some(3), 0.25));
         let mut w = base.clone();
         let mut memory: Vec<Vec<f32>> = base.tensors.iter().map(|t| vec![0.0; t.len()]).collect();
         let mut ties = 0;
@@ -474,7 +483,7 @@ fn plain_training_learns() {
         (Method::Dpsgd(privacy(0.1, 1.0)), 1e-2),
     ] {
         let s = settings(method.clone(), |s| {
-            (s.steps, s.route, s.learning_rate) = (80, Route::Adamw, rate);
+            (s.steps, s.route, s.learning_rate) = (Some(80), Route::Adamw, rate);
         });
         let secret = Secret::insecure(2);
         let mut trainer = trainer(Cpu::<f32>::new(), &base, &s, None, &secret, &records);
@@ -492,7 +501,7 @@ fn plain_training_learns() {
 fn a_run_that_diverges_says_so() {
     let base = weights(config(|_| ()), 7);
     let records = records(&base.config, N as usize, 1);
-    let s = settings(Method::Nonprivate, |s| (s.steps, s.learning_rate) = (20, 1e30));
+    let s = settings(Method::Nonprivate, |s| (s.steps, s.learning_rate) = (Some(20), 1e30));
     let secret = Secret::insecure(2);
     let mut trainer = trainer(Cpu::<f32>::new(), &base, &s, None, &secret, &records);
     let error = loop {
@@ -502,17 +511,17 @@ fn a_run_that_diverges_says_so() {
             Err(e) => break e.to_string(),
         }
     };
-    assert!(error.contains("--learning-rate"), "{error}");
+    assert!(error.contains("lower the learning rate"), "{error}");
 }
 
 #[test]
 fn settings_that_contradict_are_refused() {
     type Edit = fn(&mut Settings);
     let edits: [(&str, Edit); 9] = [
-        ("micro-batch", |s| s.micro_batch = 0),
+        ("micro_batch", |s| s.micro_batch = 0),
         ("batch", |s| s.batch = 41),
-        ("sampling_rate", |s| s.sampling_rate = 0.3),
-        ("steps", |s| s.steps = 0),
+        ("steps", |s| (s.steps, s.epochs) = (None, 0)),
+        ("steps", |s| s.steps = Some(0)),
         ("bits", |s| s.method = Method::Qsgd { bits: 9 }),
         ("bits", |s| s.method = Method::Qsgd { bits: 1 }),
         ("noise_multiplier", |s| s.method = Method::Dpsgd(privacy(-1.0, 1.0))),
@@ -531,4 +540,10 @@ fn settings_that_contradict_are_refused() {
     let text = serde_json::to_string(&s).unwrap();
     assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), s);
     assert!(serde_json::from_str::<Settings>(&text.replace("\"seed\"", "\"sead\"")).is_err());
+    // Earlier versions stored the sampling rate: it must be what the sizes make.
+    let mut earlier = serde_json::to_value(&s).unwrap();
+    earlier["sampling_rate"] = 0.2.into();
+    assert_eq!(serde_json::from_value::<Settings>(earlier.clone()).unwrap(), s);
+    earlier["sampling_rate"] = 0.3.into();
+    assert!(serde_json::from_value::<Settings>(earlier).unwrap_err().to_string().contains("sampling_rate"));
 }

@@ -6,14 +6,13 @@ use common::{Random, batch, config, in_pool, weights};
 use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot, Sum};
-use ferret::method::ferret::run::sign_or_coin;
 use ferret::method::ferret::{
-    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Replayer, Route, Run, Settings, Trainer, Transcript,
-    replay,
+    BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Replayer, Settings, Trainer, Transcript, replay,
+    sign_or_coin,
 };
-use ferret::method::{Samples, Sensitive};
+use ferret::method::{Run, Samples, Sensitive, Task};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
-use ferret::optim::Silent;
+use ferret::optim::{Route, Silent};
 use ferret::privacy::statement::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret, coin};
 
@@ -40,13 +39,12 @@ fn settings(weights: &Weights, size: usize, f: impl FnOnce(&mut Settings)) -> Se
         records: 40,
         batch: 8,
         epochs: 4,
-        steps: 20,
         learning_rate: 2e-2,
         seed: 5,
         ..Settings::paper("ferret-test", Cuts::of(&groups(weights, size)).unwrap())
     };
     f(&mut s);
-    s.planned()
+    s
 }
 
 fn trainer<'a>(
@@ -55,26 +53,26 @@ fn trainer<'a>(
     releases: Option<Releases>,
     secret: &'a Secret,
     records: &'a [Example],
-    micro_batch: usize,
+    micro_batch: u32,
 ) -> Trainer<'a, Cpu<f32>> {
-    let run = Run {
+    let task = Task {
         base: base.clone(),
         base_sha256: checkpoint::tensors_sha256(base),
-        settings: settings.clone(),
-        releases,
+        settings: Settings { micro_batch, ..settings.clone() },
+        stop: None,
         secret,
         records: Sensitive::new(records),
-        micro_batch,
     };
-    Trainer::new(Cpu::new(), run).unwrap()
+    Trainer::new(Cpu::new(), task, releases).unwrap()
 }
 
 /// Run to the end on the CPU; final weights, transcript.
-fn run(base: &Weights, s: &Settings, records: &[Example], micro: usize) -> (Weights, Transcript) {
+fn run(base: &Weights, s: &Settings, records: &[Example], micro: u32) -> (Weights, Transcript) {
     let secret = Secret::insecure(9);
     let mut trainer = trainer(base, s, None, &secret, records, micro);
     while trainer.step().unwrap().is_some() {}
-    trainer.finish(s.steps).unwrap()
+    let (weights, transcript, _) = trainer.end().unwrap();
+    (weights, transcript)
 }
 
 #[test]
@@ -140,7 +138,7 @@ fn the_released_bits_are_signs_of_the_samples_inner_products() {
         let samples = Samples::new(&secret, s.sampler, 40, 8).unwrap();
         let members = groups(&base, 2);
         let mut w = base.clone();
-        let fires = s.fires(s.steps);
+        let fires = s.fires(s.steps());
         assert_eq!(bits.len(), fires.len());
         let mut at = 0;
         for step in fires.chunk_by(|a, b| a.0 == b.0) {
@@ -212,7 +210,8 @@ fn micro_batches_and_threads_do_not_change_a_bit() {
     let one = in_pool(1, || run(&base, &s, &records, 40));
     for (threads, micro) in [(2, 40), (5, 40), (2, 1), (3, 7)] {
         let other = in_pool(threads, || run(&base, &s, &records, micro));
-        assert_eq!(one.1, other.1, "{threads} threads, {micro} records at once");
+        assert_eq!(one.1.releases, other.1.releases, "{threads} threads, {micro} records at once");
+        assert_eq!(one.1.tuned_sha256, other.1.tuned_sha256);
     }
 }
 
@@ -225,28 +224,37 @@ fn resuming_after_any_step_ends_in_the_same_bits() {
     let secret = Secret::insecure(9);
     let mut part = trainer(&base, &s, None, &secret, &records, 8);
     while part.step().unwrap().is_some() {
-        part = trainer(&base, &s, Some(part.so_far().releases), &secret, &records, 8);
+        part = trainer(&base, &s, Some(part.releases().clone()), &secret, &records, 8);
     }
-    let resumed = part.finish(s.steps).unwrap();
-    assert_eq!(resumed.1, whole.1);
+    assert_eq!(part.end().unwrap().1, whole.1);
 }
 
-/// The mask and the directions are public: they are the same whatever the records are.
+/// The mask is public: it is that of the streams' definition, drawn by the seed, whatever the records and their samples are. The bits are
+/// not: they change with the records.
 #[test]
-fn the_mask_does_not_depend_on_the_data() {
+fn the_mask_depends_on_the_seed_and_not_on_the_data() {
     let base = weights(config(|_| ()), 7);
-    let s = settings(&base, 1, |_| ());
-    let fires = |seed| {
-        let records = records(&base.config, 40, seed);
-        let secret = Secret::insecure(seed);
+    let run = |seed, data| {
+        let s = settings(&base, 1, |s| s.seed = seed);
+        let records = records(&base.config, 40, data);
+        let secret = Secret::insecure(data);
         let mut trainer = trainer(&base, &s, None, &secret, &records, 8);
         let mut fires = Vec::new();
         while let Some(step) = trainer.step().unwrap() {
-            fires.push((step.step, step.groups));
+            fires.extend(step.groups.iter().map(|&g| (step.step, g)));
         }
-        fires
+        let p = 2.0 / (base.layout.len() as f64 * 20.0 * 0.2 * std::f64::consts::LN_2);
+        let drawn: Vec<(u32, u32)> = (0..20)
+            .flat_map(|t| (0..base.layout.len() as u32).map(move |g| (t, g)))
+            .filter(|&(t, g)| ferret::rng::mask::bernoulli_fires(seed, t, g, p))
+            .collect();
+        assert_eq!(fires, drawn, "seed {seed}");
+        (fires, trainer.releases().clone())
     };
-    assert_eq!(fires(1), fires(2));
+    let (one, other, third) = (run(5, 1), run(5, 2), run(6, 1));
+    assert_eq!(one.0, other.0);
+    assert_ne!(one.1, other.1, "other records give other bits");
+    assert_ne!(one.0, third.0, "another seed gives another mask");
 }
 
 /// Empty Poisson batches, vanishing and broken gradients: the public coin, never an abort.
@@ -266,7 +274,7 @@ fn ties_take_the_public_coin() {
     let s = settings(&base, 1, |_| ());
     let (_, transcript) = run(&base, &s, &silent, 8);
     let Releases::Bits(bits) = transcript.releases else { panic!("bits") };
-    let coins: Vec<i8> = s.fires(s.steps).iter().map(|&(step, g)| coin(s.seed, step, g)).collect();
+    let coins: Vec<i8> = s.fires(s.steps()).iter().map(|&(step, g)| coin(s.seed, step, g)).collect();
     assert_eq!(bits, coins);
     assert!(coins.contains(&1) && coins.contains(&-1));
     // Weights that overflow give no gradient that is a number.
@@ -274,7 +282,8 @@ fn ties_take_the_public_coin() {
     broken.tensors[0].fill(1e38);
     let direct = settings(&base, 1, |s| (s.route, s.weight_decay) = (Route::Direct, 0.0));
     let (_, transcript) = run(&broken, &direct, &records(&base.config, 40, 4), 8);
-    assert!(matches!(transcript.releases, Releases::Bits(b) if b.iter().all(|b| [1, -1].contains(b))));
+    let coins: Vec<i8> = direct.fires(20).iter().map(|&(step, g)| coin(direct.seed, step, g)).collect();
+    assert_eq!(transcript.releases, Releases::Bits(coins), "no gradient is a number, so every bit is the coin");
 }
 
 #[test]
@@ -287,8 +296,7 @@ fn true_gradients_are_what_the_ablation_sends() {
         s.weight_decay = 0.0;
         s.sampler = Sampler::Uniform;
         s.batch = 40;
-        s.sampling_rate = 1.0;
-        s.steps = 1;
+        s.epochs = 1;
         s.epsilon = 10.0;
     });
     let (tuned, transcript) = run(&base, &s, &records, 7);
@@ -313,11 +321,11 @@ fn mutual_information_of_a_tiny_world_stays_below_the_charge() {
     let mut largest: f64 = 0.0;
     for seed in 0..6 {
         let s = settings(&base, 1, |s| {
-            (s.records, s.batch, s.sampling_rate, s.steps, s.seed) = (2, 1, 0.5, 40, seed);
+            (s.records, s.batch, s.epochs, s.seed) = (2, 1, 20, seed);
             (s.route, s.weight_decay, s.learning_rate) = (Route::Direct, 0.0, 0.3);
             (s.mask, s.epsilon) = (MaskKind::Exact, 4.5 * 0.5 * std::f64::consts::LN_2);
         });
-        let fires = s.fires(s.steps);
+        let fires = s.fires(s.steps());
         assert_eq!(fires.len(), 4);
         let values = records(&base.config, 4, 10 + seed);
         let known = &records(&base.config, 1, 20 + seed)[0];
@@ -326,13 +334,13 @@ fn mutual_information_of_a_tiny_world_stays_below_the_charge() {
         for prefix_len in 0..fires.len() {
             for prefix in 0..1usize << prefix_len {
                 let bits: Vec<i8> = (0..prefix_len).map(|i| if prefix >> i & 1 == 1 { 1 } else { -1 }).collect();
-                let mut w = base.clone();
-                Replayer::new(&w.layout, &s)
+                let mut walk = Decoder::new(Cpu::<f32>::new(), base.clone()).unwrap();
+                Replayer::new(&walk.layout, &s)
                     .unwrap()
-                    .apply(&fires[..prefix_len], &Releases::Bits(bits), &mut w.tensors, |_| ())
+                    .apply(&walk.backend, &fires[..prefix_len], &Releases::Bits(bits), &mut walk.params, |_| ())
                     .unwrap();
                 let (step, g) = fires[prefix_len];
-                let decoder = Decoder::new(Cpu::<f64>::new(), w).unwrap();
+                let decoder = Decoder::new(Cpu::<f64>::new(), walk.weights().unwrap()).unwrap();
                 let members = &groups(&base, 1)[g as usize];
                 let dim = members.iter().map(|&p| base.layout.spec(p).len()).sum();
                 let stream = DirectionStream::new(s.seed, step, g, s.direction, dim);
@@ -369,7 +377,7 @@ fn mutual_information_of_a_tiny_world_stays_below_the_charge() {
             .sum();
         let total: f64 = likelihood.iter().map(|row| row[0]).sum();
         assert!((total - 1.0).abs() < 1e-12);
-        let charged = ferret::privacy::mi::charge(s.sampling_rate, fires.len() as u64);
+        let charged = ferret::privacy::mi::charge(s.sampling_rate(), fires.len() as u64);
         assert!(nats <= charged, "seed {seed}: {nats} nats, {charged} charged");
         largest = largest.max(nats / charged);
     }

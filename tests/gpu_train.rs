@@ -12,13 +12,13 @@ use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
 use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy, State, Variant};
-use ferret::method::ferret::{self as fe, Cuts, Engine, Payload, Releases, Replayer, Route, Transcript};
-use ferret::method::{Samples, Sensitive};
+use ferret::method::ferret::{self as fe, Cuts, Engine, Payload, Releases, Replayer, Transcript};
+use ferret::method::{Run, Samples, Sensitive, Task};
 use ferret::model::generate::{Sampling, generate};
 use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
-use ferret::optim::{Schedule, Silent};
+use ferret::optim::{Route, Schedule, Silent};
 use ferret::privacy::statement::Sampler;
-use ferret::rng::{Direction, Secret};
+use ferret::rng::{Direction, DirectionStream, Secret};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -69,19 +69,20 @@ fn ferret_settings(base: &Weights, f: impl FnOnce(&mut fe::Settings)) -> fe::Set
         records: N as u64,
         batch: 6,
         epochs: 4,
-        steps: 16,
+        micro_batch: 4,
         learning_rate: 5e-3,
         weight_decay: 1e-2,
         seed: 5,
         ..fe::Settings::paper("ferret-test", Cuts::of(&each).unwrap())
     };
     f(&mut s);
-    s.planned()
+    s
 }
 
 fn ferret_trainer<'a, B: Backend>(
     b: B,
     s: &fe::Settings,
+    stop: Option<u32>,
     releases: Option<Releases>,
     secret: &'a Secret,
     records: &'a [Example],
@@ -89,38 +90,41 @@ fn ferret_trainer<'a, B: Backend>(
     let base = base();
     let base_sha256 = checkpoint::tensors_sha256(&base);
     let settings = s.clone();
-    let run =
-        fe::Run { base, base_sha256, settings, releases, secret, records: Sensitive::new(records), micro_batch: 4 };
-    fe::Trainer::new(b, run).unwrap()
+    let task = Task { base, base_sha256, settings, stop, secret, records: Sensitive::new(records) };
+    fe::Trainer::new(b, task, releases).unwrap()
 }
 
 fn ferret_run<B: Backend>(b: B, s: &fe::Settings, secret: &Secret, records: &[Example]) -> (Weights, Transcript) {
-    let mut trainer = ferret_trainer(b, s, None, secret, records);
+    let mut trainer = ferret_trainer(b, s, None, None, secret, records);
     while trainer.step().unwrap().is_some() {}
-    trainer.finish(s.steps).unwrap()
+    let (weights, transcript, _) = trainer.end().unwrap();
+    (weights, transcript)
 }
 
 /// `<gradient, u>` of every fire of a run, in double precision at the weights that replaying the releases before it gives.
 fn dots(s: &fe::Settings, transcript: &Transcript, secret: &Secret, records: &[Example]) -> Vec<f64> {
-    let mut weights = base();
-    let mut replayer = Replayer::new(&weights.layout, s).unwrap();
+    let mut walk = Decoder::new(Cpu::<f32>::new(), base()).unwrap();
+    let mut replayer = Replayer::new(&walk.layout, s).unwrap();
     let samples = Samples::new(secret, s.sampler, N, s.batch as usize).unwrap();
     let Releases::Bits(bits) = &transcript.releases else { panic!("bits") };
     let mut all = Vec::new();
     for fires in transcript.fires().chunk_by(|a, b| a.0 == b.0) {
         let step = fires[0].0;
-        replayer.catch_up_all(step, &mut weights.tensors);
-        let decoder = Decoder::new(Cpu::<f64>::new(), weights.clone()).unwrap();
+        replayer.catch_up(&walk.backend, step, &mut walk.params);
+        let decoder = Decoder::new(Cpu::<f64>::new(), walk.weights().unwrap()).unwrap();
         let sample = samples.known(step, 0).unwrap();
         let batch = batches::batch(sample.iter().map(|&i| &records[i]));
-        let direction = |g| GroupDirection::new(replayer.direction(step, g), replayer.members(g), &decoder.layout);
-        let directions: Vec<_> = fires.iter().map(|f| direction(f.1)).collect();
+        let plan = replayer.plan();
+        let streams: Vec<_> = fires.iter().map(|f| plan.direction(step, f.1)).collect();
+        let direction =
+            |f: &(u32, u32), u: &DirectionStream| GroupDirection::new(u.clone(), plan.members(f.1), &decoder.layout);
+        let directions: Vec<_> = fires.iter().zip(&streams).map(|(f, u)| direction(f, u)).collect();
         let mut sink = GroupDot::new(&decoder.backend, &directions, &batch.segments);
         decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut sink);
         let released: Vec<_> =
             fires.iter().enumerate().map(|(j, f)| (f.1, fe::Released::Bit(bits[all.len() + j]))).collect();
         all.extend(sink.into_rows().iter().map(|rows| rows.as_slice().iter().sum::<f64>()));
-        replayer.step(step, &released, &mut weights.tensors).unwrap();
+        replayer.step(&walk.backend, step, &released, &streams, &mut walk.params).unwrap();
     }
     all
 }
@@ -159,11 +163,11 @@ fn every_released_bit_is_the_cpus_and_the_weights_are_replayed() {
         // Once more, and in two parts.
         let again = ferret_run(gpu.clone(), &s, &secret, &records);
         assert_eq!(transcript, again.1, "{name}, twice");
-        let mut first = ferret_trainer(gpu.clone(), &s, None, &secret, &records);
+        let mut first = ferret_trainer(gpu.clone(), &s, None, None, &secret, &records);
         (0..3).for_each(|_| assert!(first.step().unwrap().is_some()));
-        let mut rest = ferret_trainer(gpu.clone(), &s, Some(first.releases().clone()), &secret, &records);
+        let mut rest = ferret_trainer(gpu.clone(), &s, None, Some(first.releases().clone()), &secret, &records);
         while rest.step().unwrap().is_some() {}
-        assert_eq!(transcript, rest.finish(s.steps).unwrap().1, "{name}, resumed");
+        assert_eq!(transcript, rest.end().unwrap().1, "{name}, resumed");
     }
     println!("{total} bits, {close} of them within the rounding margin of {margin:e}");
     assert!(close * 10 <= total, "{close} of {total} bits are within the rounding margin");
@@ -192,7 +196,7 @@ fn a_step_allocates_nothing_and_is_few_submissions() {
         (0..N).map(|i| Example::all((0..8).map(|t| ((i + t) % 101) as u32).collect())).collect();
     let secret = Secret::insecure(9);
     let s = ferret_settings(&base(), |s| (s.epsilon, s.sampler) = (1e6, Sampler::Uniform));
-    let mut trainer = ferret_trainer(gpu.clone(), &s, None, &secret, &records);
+    let mut trainer = ferret_trainer(gpu.clone(), &s, None, None, &secret, &records);
     let steady = |gpu: &Gpu, mut step: Box<dyn FnMut() + '_>, most: u64| {
         (0..2).for_each(|_| step());
         let (allocated, submissions) = (gpu.allocated(), gpu.submissions());
@@ -223,8 +227,7 @@ fn dense_settings(method: Method, f: impl FnOnce(&mut dense::Settings)) -> dense
         records: N as u64,
         batch: 6,
         epochs: 2,
-        steps: 8,
-        sampling_rate: 0.25,
+        steps: None,
         sampler: Sampler::Poisson,
         micro_batch: 4,
         route: Route::Adamw,
@@ -245,15 +248,16 @@ fn dense_trainer<'a, B: Backend>(
     secret: &'a Secret,
     records: &'a [Example],
 ) -> dense::Trainer<'a, B> {
-    let (weights, settings) = (weights.clone(), s.clone());
-    dense::Trainer::new(b, dense::Run { weights, settings, state, secret, records: Sensitive::new(records) }).unwrap()
+    let (base, settings, records) = (weights.clone(), s.clone(), Sensitive::new(records));
+    let task = Task { base, base_sha256: "0".repeat(64), settings, stop: None, secret, records };
+    dense::Trainer::new(b, task, state).unwrap()
 }
 
 /// The first `steps` steps.
 fn dense_run<B: Backend>(b: B, s: &dense::Settings, steps: u32, secret: &Secret, records: &[Example]) -> Weights {
     let mut trainer = dense_trainer(b, &base(), s, None, secret, records);
     (0..steps).for_each(|_| assert!(trainer.step().unwrap().is_some()));
-    trainer.finish().unwrap()
+    trainer.end().unwrap().0
 }
 
 fn distance(a: &Weights, b: &Weights) -> f64 {
@@ -318,7 +322,7 @@ fn whole_updates_repeat_and_resume_to_the_same_bits() {
         Method::Qsgd { bits: 4 },
     ];
     for method in methods {
-        let s = dense_settings(method, |s| s.steps = 4);
+        let s = dense_settings(method, |s| s.steps = Some(4));
         let once = dense_run(gpu.clone(), &s, 4, &secret, &records);
         assert_eq!(bits(&once), bits(&dense_run(gpu.clone(), &s, 4, &secret, &records)), "{:?}, twice", s.method);
         let dir = tempfile::tempdir().unwrap();
@@ -332,7 +336,7 @@ fn whole_updates_repeat_and_resume_to_the_same_bits() {
         assert!(state.is_some());
         let mut rest = dense_trainer(gpu.clone(), &weights, &s, state, &secret, &records);
         while rest.step().unwrap().is_some() {}
-        assert_eq!(bits(&once), bits(&rest.finish().unwrap()), "{:?}, resumed", s.method);
+        assert_eq!(bits(&once), bits(&rest.end().unwrap().0), "{:?}, resumed", s.method);
     }
 }
 
@@ -344,13 +348,13 @@ fn the_devices_path_is_replays() {
     for (route, silent) in [(Route::Adamw, Silent::Zero), (Route::Adamw, Silent::None), (Route::Direct, Silent::Zero)] {
         let weight_decay = if route == Route::Direct { 0.0 } else { 1e-2 };
         let s = ferret_settings(&base(), |s| (s.route, s.silent, s.weight_decay) = (route, silent, weight_decay));
-        let fires = s.fires(s.steps);
+        let fires = s.fires(s.steps());
         let last = fires.last().unwrap().0;
         assert!(last > fires[0].0 + 3, "some steps lie between");
-        let mut trainer = ferret_trainer(Cpu::<f64>::new(), &s, None, &secret, &records);
+        let mut trainer = ferret_trainer(Cpu::<f64>::new(), &s, Some(last + 1), None, &secret, &records);
         while trainer.step().unwrap().is_some() {}
         let on_device = trainer.decoder().weights().unwrap();
-        let (weights, transcript) = trainer.finish(last + 1).unwrap();
+        let (weights, transcript, _) = trainer.end().unwrap();
         assert_eq!(bits(&weights), bits(&fe::replay(base(), &transcript, |_| ()).unwrap()));
         for (_, group) in fires.iter().filter(|f| f.0 == last) {
             let of = |w: &Weights| w.tensors[*group as usize].iter().map(|x| x.to_bits()).collect::<Vec<_>>();

@@ -1,15 +1,14 @@
 //! A FERRET run is its transcript: replay against brute force, and the verbs `replay` and `verify`.
 #![cfg(feature = "cli")]
 
+use ferret::backend::{Cpu, Memory};
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::transcript::on_grid;
-use ferret::method::ferret::{
-    Cuts, MaskKind, Release, Released, Releases, Replayer, Route, Settings, Transcript, replay,
-};
+use ferret::method::ferret::{Cuts, MaskKind, Release, Released, Releases, Replayer, Settings, Transcript, replay};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::init::Preset;
-use ferret::model::{Config, ParamId, Weights};
-use ferret::optim::{Schedule, Silent};
+use ferret::model::{Config, Decoder, ParamId, Weights};
+use ferret::optim::{Route, Schedule, Silent};
 use ferret::rng::{Direction, DirectionStream, coin};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -45,14 +44,13 @@ fn settings() -> Settings {
         epsilon: 0.8,
         records: 1000,
         batch: 10,
-        steps: 80,
+        steps: Some(80),
         clip: 1.5,
         learning_rate: 2e-3,
         weight_decay: 1e-2,
         seed: 12_345,
         ..Settings::paper("ferret-half", Cuts::of(&members).unwrap())
     }
-    .planned()
 }
 
 /// Bits that no data made: the coin of another seed.
@@ -70,12 +68,13 @@ fn releases(settings: &Settings, steps_run: u32) -> Releases {
 
 /// A run as a trainer makes it: weights read at every fired step, releases applied one step at a time.
 fn train(settings: &Settings, steps_run: u32) -> (Weights, Transcript) {
-    let mut weights = base();
+    let mut decoder = Decoder::new(Cpu::<f32>::new(), base()).unwrap();
+    let (b, weights) = (&decoder.backend, &mut decoder.params);
     let releases = releases(settings, steps_run);
-    let mut replayer = Replayer::new(&weights.layout, settings).unwrap();
+    let mut replayer = Replayer::new(&decoder.layout, settings).unwrap();
     let mut i = 0;
     for step in settings.fires(steps_run).chunk_by(|a, b| a.0 == b.0) {
-        replayer.catch_up_all(step[0].0, &mut weights.tensors);
+        replayer.catch_up(b, step[0].0, weights);
         let now: Vec<(u32, Released)> = step
             .iter()
             .map(|f| {
@@ -87,9 +86,11 @@ fn train(settings: &Settings, steps_run: u32) -> (Weights, Transcript) {
                 (f.1, released)
             })
             .collect();
-        replayer.step(step[0].0, &now, &mut weights.tensors).unwrap();
+        let directions: Vec<_> = step.iter().map(|f| replayer.plan().direction(f.0, f.1)).collect();
+        replayer.step(b, step[0].0, &now, &directions, weights).unwrap();
     }
-    replayer.finish(steps_run, &mut weights.tensors);
+    replayer.catch_up(b, steps_run, weights);
+    let weights = decoder.weights().unwrap();
     let transcript = Transcript {
         base_sha256: checkpoint::tensors_sha256(&base()),
         tuned_sha256: Some(checkpoint::tensors_sha256(&weights)),
@@ -112,7 +113,7 @@ fn brute_force(s: &Settings, steps_run: u32) -> Vec<Vec<f32>> {
     let mut state: Vec<Vec<[f32; 2]>> = w.iter().map(|t| vec![[0.0; 2]; t.len()]).collect();
     let mut powers = vec![(1.0f64, 1.0f64); members.len()];
     for step in 0..steps_run {
-        let lr = s.schedule.rate(s.learning_rate, step, s.steps);
+        let lr = s.schedule.rate(s.learning_rate, step, s.steps());
         for (g, ids) in members.iter().enumerate() {
             let scale = fires.get(&(step, g as u32));
             if scale.is_none() && (s.silent == Silent::None || s.route == Route::Direct) {
@@ -197,24 +198,30 @@ fn an_unbiased_bit_counts_more() {
 #[test]
 fn nothing_outside_the_alphabet_is_applied() {
     let s = settings();
-    let mut weights = base();
-    let mut replayer = Replayer::new(&weights.layout, &s).unwrap();
+    let mut decoder = Decoder::new(Cpu::<f32>::new(), base()).unwrap();
+    let mut replayer = Replayer::new(&decoder.layout, &s).unwrap();
+    let mut step = |step, releases: &[(u32, Released)]| {
+        let known = releases.iter().map(|r| if r.0 < 5 { r.0 } else { 0 });
+        let directions: Vec<_> = known.map(|g| replayer.plan().direction(step, g)).collect();
+        let applied = replayer.step(&decoder.backend, step, releases, &directions, &mut decoder.params);
+        let now = decoder.params.iter().map(|p| decoder.backend.download_weight(p).unwrap()).collect::<Vec<_>>();
+        (applied, bits(&now) != bits(&base().tensors))
+    };
     let bad: [&[(u32, Released)]; 7] = [
         &[(0, Released::Bit(1)), (1, Released::Bit(0))],
         &[(0, Released::Bit(2))],
         &[(0, Released::Scalar(1.0))],
-        &[(0, Released::Gradient(&[]))],
+        &[(0, Released::Scalar(f32::NAN))],
         &[(1, Released::Bit(1)), (0, Released::Bit(1))],
         &[(1, Released::Bit(1)), (1, Released::Bit(1))],
         &[(999, Released::Bit(1))],
     ];
     for releases in bad {
-        assert!(replayer.step(5, releases, &mut weights.tensors).is_err(), "{releases:?}");
+        assert!(matches!(step(5, releases), (Err(_), false)), "{releases:?}");
     }
-    assert!(replayer.step(80, &[], &mut weights.tensors).is_err());
-    assert_eq!(bits(&weights.tensors), bits(&base().tensors));
-    replayer.step(5, &[(0, Released::Bit(1))], &mut weights.tensors).unwrap();
-    assert!(replayer.step(5, &[(0, Released::Bit(1))], &mut weights.tensors).is_err(), "a step is made once");
+    assert!(matches!(step(80, &[]), (Err(_), false)));
+    assert!(matches!(step(5, &[(0, Released::Bit(1))]), (Ok(()), true)));
+    assert!(step(5, &[(0, Released::Bit(1))]).0.is_err(), "a step is made once");
 }
 
 #[test]
@@ -353,8 +360,9 @@ fn a_tampered_transcript_is_refused() {
         }),
         ("releases are listed", |t| t["settings"]["seed"] = 54_321.into()),
         ("p is", |t| t["settings"]["p"] = 0.01.into()),
-        ("p is", |t| t["settings"]["epsilon"] = 0.4.into()),
-        ("sampling_rate", |t| t["settings"]["records"] = 1001.into()),
+        ("sampling_rate is", |t| t["settings"]["sampling_rate"] = 0.02.into()),
+        ("releases are listed", |t| t["settings"]["epsilon"] = 0.4.into()),
+        ("releases are listed", |t| t["settings"]["records"] = 1100.into()),
         ("not to the", |t| t["settings"]["learning_rate"] = 0.002_000_1.into()),
         ("not to the", |t| t["settings"]["direction"] = "rademacher".into()),
         ("not to the", |t| t["settings"]["silent"] = "none".into()),
@@ -374,7 +382,7 @@ fn a_tampered_transcript_is_refused() {
         ("unknown field", |t| t["settings"]["extra"] = 1.into()),
         ("does not name groups", |t| t["settings"]["groups"] = "0x1".into()),
         ("is it another model", |t| t["settings"]["groups"] = "14x1".into()),
-        ("version 2", |t| t["version"] = 2.into()),
+        ("version 3", |t| t["version"] = 3.into()),
         ("is no transcript", |t| t["format"] = "other".into()),
     ];
     for (sentence, edit) in edits {
@@ -402,9 +410,8 @@ fn endless(run: &Run, name: &str, (steps, steps_run): (u64, u64), epsilon: f64, 
     let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
     (value["bits"], value["fires"], value["steps_run"]) = ("+".into(), 1.into(), steps_run.into());
     let s = &mut value["settings"];
-    let p = epsilon / (1000.0 * steps as f64 * s["sampling_rate"].as_f64().unwrap() * std::f64::consts::LN_2);
     (s["steps"], s["groups"], s["epsilon"]) = (steps.into(), "1000x1".into(), epsilon.into());
-    (s["p"], s["mask"]) = (p.min(1.0).into(), mask.into());
+    s["mask"] = mask.into();
     let dir = run.folder.path().join(name);
     std::fs::create_dir(&dir).unwrap();
     for file in ["model.safetensors", "config.json"] {

@@ -20,12 +20,17 @@ fn tiny() -> String {
 
 /// Records of tokens with something to learn.
 fn records(dir: &Path, count: usize) -> PathBuf {
-    let mut random = Random::new(5);
+    some_records(dir, "records.jsonl", count, 5)
+}
+
+fn some_records(dir: &Path, name: &str, count: usize, seed: u64) -> PathBuf {
+    // Held-out records go by another stride, so that none is among those trained on.
+    let (mut random, stride) = (Random::new(seed), if seed == 5 { 7 } else { 9 });
     let line = |_| {
         let (start, len) = (random.below(100), 4 + random.below(26));
-        serde_json::json!({"tokens": (0..len).map(|t| (start + 7 * t) % 100).collect::<Vec<_>>()}).to_string()
+        serde_json::json!({"tokens": (0..len).map(|t| (start + stride * t) % 100).collect::<Vec<_>>()}).to_string()
     };
-    let path = dir.join("records.jsonl");
+    let path = dir.join(name);
     std::fs::write(&path, (0..count).map(line).collect::<Vec<_>>().join("\n")).unwrap();
     path
 }
@@ -66,7 +71,8 @@ fn log(out: &Path) -> Vec<Value> {
 fn every_method_trains_states_and_leaves_a_model() {
     let dir = tempfile::tempdir().unwrap();
     let data = records(dir.path(), 30);
-    let eval = format!("--epochs 2 --batch 6 --eval-data {}", data.to_str().unwrap());
+    let held_out = some_records(dir.path(), "held-out.jsonl", 20, 6);
+    let eval = format!("--epochs 2 --batch 6 --eval-data {}", held_out.to_str().unwrap());
     let layout = Layout::new(&checkpoint::read_config(&tiny()).unwrap());
     let scalars = layout.scalars();
     let norms: usize = layout.specs().iter().map(|s| s.len().div_ceil(512)).sum();
@@ -102,7 +108,7 @@ fn every_method_trains_states_and_leaves_a_model() {
         }
         // The tuned model loads, and nothing of the run's state is left.
         let model = out.to_str().unwrap();
-        let again = ferret(&["eval", "--model", model, "--data", data.to_str().unwrap(), "--json"]);
+        let again = ferret(&["eval", "--model", model, "--data", held_out.to_str().unwrap(), "--json"]);
         let again: Value = serde_json::from_slice(&again.stdout).unwrap();
         let (a, b) = (again["loss"].as_f64().unwrap(), summary["eval_after"]["loss"].as_f64().unwrap());
         assert!((a - b).abs() < 1e-9 && summary["eval_before"]["loss"] != summary["eval_after"]["loss"]);
@@ -195,13 +201,13 @@ fn killed_and_stopped_runs_resume_to_the_same_bits_and_the_key_goes_last() {
         assert!(child.try_wait().unwrap().is_none(), "finished too early for this test");
     }
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode(&key), mode(&out.join("state/run.json"))), (0o600, 0o600));
+    assert_eq!((mode(&key), mode(&out.join("state/told.json"))), (0o600, 0o600));
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(mode(&key), 0o600);
 
     // Nobody goes on from steps of which it is not known how they were made.
-    let (begun, away) = (out.join("state/run.json"), dir.path().join("away.json"));
+    let (begun, away) = (out.join("state/told.json"), dir.path().join("away.json"));
     std::fs::rename(&begun, &away).unwrap();
     let lost = train(&data, &out, "dpsgd", &format!("{more} --resume"));
     assert!(String::from_utf8_lossy(&lost.stderr).contains("not whole"), "{}", String::from_utf8_lossy(&lost.stderr));
@@ -230,10 +236,22 @@ fn killed_and_stopped_runs_resume_to_the_same_bits_and_the_key_goes_last() {
     assert_eq!(mode(&key), 0o600);
     assert!(!out.join("model.safetensors").exists());
 
-    // Steps that are over cannot be left out of the statement.
-    let fewer = train(&data, &out, "dpsgd", &format!("{more} --resume --max-steps 3"));
-    let stderr = String::from_utf8_lossy(&fewer.stderr);
-    assert!(!fewer.status.success() && stderr.contains("cannot be taken back"), "{stderr}");
+    // Steps that were planned cannot be left out of the statement, over or not; and one flipped bit would give another model.
+    for steps in [3, 100] {
+        let fewer = train(&data, &out, "dpsgd", &format!("{more} --resume --max-steps {steps}"));
+        let stderr = String::from_utf8_lossy(&fewer.stderr);
+        assert!(!fewer.status.success() && stderr.contains("part of its plan"), "{stderr}");
+    }
+    let saved: Vec<PathBuf> = std::fs::read_dir(out.join("state/saved")).unwrap().map(|e| e.unwrap().path()).collect();
+    let tensors = saved.iter().find(|p| p.to_str().unwrap().ends_with(".safetensors")).unwrap();
+    let bytes = std::fs::read(tensors).unwrap();
+    let mut flipped = bytes.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    std::fs::write(tensors, flipped).unwrap();
+    let damaged = train(&data, &out, "dpsgd", &format!("{more} --resume"));
+    let stderr = String::from_utf8_lossy(&damaged.stderr);
+    assert!(!damaged.status.success() && stderr.contains("its SHA-256 differs"), "{stderr}");
+    std::fs::write(tensors, bytes).unwrap();
     assert!(!out.join("privacy.json").exists());
 
     let summary = trained(&data, &out, "dpsgd", &format!("{more} --resume"));

@@ -5,9 +5,9 @@ use ferret::backend::{Backend, Cpu, Gpu, Memory};
 use ferret::data::Example;
 use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy};
 use ferret::method::ferret as fe;
-use ferret::method::{Sensitive, groups};
-use ferret::model::checkpoint;
-use ferret::optim::Schedule;
+use ferret::method::{Sensitive, Task, groups, list};
+use ferret::model::{Weights, checkpoint};
+use ferret::optim::{Route, Schedule};
 use ferret::privacy::statement::Sampler;
 use ferret::rng::Secret;
 
@@ -63,24 +63,28 @@ fn ferret<B: Backend>(b: B, epsilon: f64, finish: impl Fn() -> ferret::Result<()
         records: RECORDS as u64,
         batch: BATCH,
         epochs: 125,
-        steps: 2000,
+        micro_batch: BATCH as u32,
         learning_rate: 1e-4,
         sampler: Sampler::Uniform,
         seed: 1,
         ..fe::Settings::paper("ferret-max", fe::Cuts::of(&members).unwrap())
-    }
-    .planned();
-    let (secret, records) = (Secret::insecure(1), records());
-    let run = fe::Run {
-        base_sha256: checkpoint::tensors_sha256(&base),
-        base,
-        settings,
-        releases: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-        micro_batch: BATCH as usize,
     };
-    let mut trainer = fe::Trainer::new(b, run).unwrap();
+    let (secret, records) = (Secret::insecure(1), records());
+    step(b, base, list::Method::Ferret(settings), &secret, &records, finish)
+}
+
+/// Milliseconds of a step.
+fn step<B: Backend>(
+    b: B,
+    base: Weights,
+    settings: list::Method,
+    secret: &Secret,
+    records: &[Example],
+    finish: impl Fn() -> ferret::Result<()>,
+) -> f64 {
+    let base_sha256 = checkpoint::tensors_sha256(&base);
+    let task = Task { base, base_sha256, settings, stop: None, secret, records: Sensitive::new(records) };
+    let mut trainer = task.begin(b, None).unwrap();
     measure(|| {
         trainer.step().unwrap().expect("a step");
         finish().unwrap();
@@ -93,27 +97,15 @@ fn whole<B: Backend>(b: B, method: Method, finish: impl Fn() -> ferret::Result<(
         records: RECORDS as u64,
         batch: BATCH,
         epochs: 10,
-        steps: 160,
-        sampling_rate: BATCH as f64 / RECORDS as f64,
+        steps: None,
         sampler: Sampler::Uniform,
         micro_batch: BATCH as u32,
-        route: fe::Route::Adamw,
+        route: Route::Adamw,
         learning_rate: 1e-4,
         schedule: Schedule::Constant,
         weight_decay: 1e-3,
         seed: 1,
     };
     let (secret, records) = (Secret::insecure(1), records());
-    let run = dense::Run {
-        weights: weights(small()),
-        settings,
-        state: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
-    let mut trainer = dense::Trainer::new(b, run).unwrap();
-    measure(|| {
-        trainer.step().unwrap().expect("a step");
-        finish().unwrap();
-    })
+    step(b, weights(small()), list::Method::Dense(settings), &secret, &records, finish)
 }

@@ -4,6 +4,7 @@ use super::interrupt;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::borrow::Cow;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -21,20 +22,30 @@ pub struct Bars {
     /// What Ctrl-C leaves behind.
     stopped: &'static str,
     current: Mutex<Option<ProgressBar>>,
+    /// Shown while work of unknown length goes on.
+    working: Mutex<Option<Working>>,
 }
 
 impl Bars {
     /// Bars of steps, and notes; nothing where it is `quiet`. `stopped` says what Ctrl-C leaves behind.
     pub const fn new(quiet: bool, stopped: &'static str) -> Self {
-        Self { quiet, template: STEPS, clear: true, stopped, current: Mutex::new(None) }
+        Self { quiet, template: STEPS, clear: true, stopped, current: Mutex::new(None), working: Mutex::new(None) }
     }
 
     /// Bars of bytes, which stay.
     pub const fn downloads() -> Self {
-        Self { quiet: false, template: BYTES, clear: false, stopped: "stopped", current: Mutex::new(None) }
+        Self {
+            quiet: false,
+            template: BYTES,
+            clear: false,
+            stopped: "stopped",
+            current: Mutex::new(None),
+            working: Mutex::new(None),
+        }
     }
 
     fn set(&self, bar: Option<ProgressBar>) {
+        drop(self.working.lock().unwrap_or_else(PoisonError::into_inner).take());
         let before = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), bar);
         match before {
             Some(bar) if self.clear => bar.finish_and_clear(),
@@ -46,6 +57,12 @@ impl Bars {
 
 impl Progress for Bars {
     fn begin(&self, what: &str, length: u64) {
+        if length == 0 {
+            self.set(None);
+            let shown = working(what.to_owned(), self.quiet);
+            *self.working.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
+            return;
+        }
         self.set(Some(bar(length, self.template, self.quiet).with_prefix(what.to_owned())));
     }
 
@@ -101,11 +118,12 @@ pub struct Working {
 }
 
 /// Say that `what` is being done once it takes longer than a second; never where [`progress`] would show nothing.
-pub fn working(what: &'static str, quiet: bool) -> Working {
+pub fn working(what: impl Into<Cow<'static, str>>, quiet: bool) -> Working {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
     if target.is_hidden() {
         return Working { stop: None, shown: None };
     }
+    let what = what.into();
     let (stop, stopped) = mpsc::channel::<()>();
     let shown = thread::spawn(move || {
         if stopped.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {

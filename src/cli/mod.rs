@@ -63,7 +63,11 @@ pub fn main() -> i32 {
         static DOWNLOADS: bars::Bars = bars::Bars::downloads();
         crate::model::hub::report_to(&DOWNLOADS);
     }
-    let cli = match Cli::try_parse() {
+    let arguments = match train::expand(std::env::args_os().collect()) {
+        Ok(arguments) => arguments,
+        Err(e) => return failed(&e),
+    };
+    let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();
@@ -72,14 +76,17 @@ pub fn main() -> i32 {
     };
     match run(cli) {
         Ok(()) => 0,
-        Err(e) => {
-            eprintln!("ferret: {}", flags::spell(&e.to_string()));
-            match e {
-                crate::Error::Usage(_) => 2,
-                crate::Error::Interrupted(_) => 130,
-                _ => 1,
-            }
-        }
+        Err(e) => failed(&e),
+    }
+}
+
+/// Say what went wrong; the exit code.
+fn failed(e: &crate::Error) -> i32 {
+    eprintln!("ferret: {}", flags::spell(&e.to_string()));
+    match e {
+        crate::Error::Usage(_) => 2,
+        crate::Error::Interrupted(_) => 130,
+        _ => 1,
     }
 }
 

@@ -1,14 +1,15 @@
 //! `ferret replay`: the tuned checkpoint of a FERRET run, from its base model and transcript.
 
-use super::common::progress;
+use super::bars::Bars;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::method::ferret::transcript::Transcript;
-use crate::method::ferret::{replay, replay::save};
-use crate::model::Weights;
-use crate::model::checkpoint::{self, Checkpoint};
+use crate::method::Record;
+use crate::method::ferret::Transcript;
+use crate::method::ferret::replay::save;
+use crate::method::verify::rebuild;
+use crate::model::checkpoint;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Rebuild a tuned checkpoint from its base model and transcript.
 ///
@@ -39,36 +40,28 @@ pub struct Args {
 /// Rebuild the tuned weights from a transcript and write them, as training would have.
 pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new(&args.out)?;
-    let transcript = read(&args.transcript)?;
+    let path = &args.transcript;
+    let transcript = Transcript::from_json(&fsio::read_text(path)?, path)?;
     let mut base = checkpoint::load(&args.base)?;
-    let tuned = rebuild(&mut base, &transcript, &args.transcript, args.quiet)?;
+    // What is refused is the transcript's fault, so the message names its file.
+    let refused = |e: Error| Error::file(path, e.to_string());
+    let record = Record::Ferret(transcript.clone());
+    let tuned = match rebuild(&mut base, &record, &Bars::new(args.quiet, "stopped")) {
+        Some(tuned) => tuned.map_err(refused)?,
+        None => {
+            let what = "the run sent true gradients (--payload true-gradient), which no transcript holds: it cannot be replayed";
+            return Err(Error::file(path, what));
+        }
+    };
     save(&args.out, &base, &tuned, &transcript)?;
     let hash = transcript.tuned_sha256.as_deref().unwrap_or_default();
+    let (steps, releases) = (transcript.steps_run, transcript.releases.len());
     if args.json {
         let summary = json!({
-            "out": args.out, "steps": transcript.steps_run, "releases": transcript.releases.len(),
-            "base_sha256": transcript.base_sha256, "tuned_sha256": hash,
+            "out": args.out, "steps": steps, "releases": releases, "base_sha256": transcript.base_sha256, "tuned_sha256": hash,
         });
-        fsio::print(&format!("{summary}\n"))
-    } else {
-        let (steps, releases) = (transcript.steps_run, transcript.releases.len());
-        let out = args.out.display();
-        fsio::print(&format!("{out}: {releases} releases in {steps} steps replayed; tensors' SHA-256 {hash}\n"))
+        return fsio::print(&format!("{summary}\n"));
     }
-}
-
-/// Read a transcript file.
-pub(super) fn read(path: &Path) -> Result<Transcript> {
-    Transcript::from_json(&fsio::read_text(path)?, path)
-}
-
-/// Replay with a progress bar; what is refused is the transcript's fault, so the message names its file. Takes the base
-/// model's tensors: there is one copy of the weights in memory.
-pub(super) fn rebuild(base: &mut Checkpoint, transcript: &Transcript, path: &Path, quiet: bool) -> Result<Weights> {
-    let bar = progress(transcript.steps_run.into(), "replaying steps", quiet);
-    let Weights { config, layout, tensors } = &mut base.weights;
-    let weights = Weights { config: config.clone(), layout: layout.clone(), tensors: std::mem::take(tensors) };
-    let tuned = replay(weights, transcript, |step| bar.set_position(u64::from(step)));
-    bar.finish_and_clear();
-    tuned.map_err(|e| Error::file(path, e.to_string()))
+    let out = args.out.display();
+    fsio::print(&format!("{out}: {releases} releases in {steps} steps replayed; tensors' SHA-256 {hash}\n"))
 }

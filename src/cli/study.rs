@@ -8,7 +8,7 @@ use crate::hash::sha256;
 use crate::model::{checkpoint, memory};
 use crate::study::grid::report::{Report, chosen, report};
 use crate::study::grid::{Finished, Grid, Kind, Progress, Runner, Store, Tuned};
-use crate::study::spec::{Method, Part, Spec};
+use crate::study::spec::{Goal, Part, Spec};
 use serde_json::json;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -200,7 +200,7 @@ fn stage(args: &Args, runner: &Runner, store: &Store, specs: &[Spec], what: &'st
             };
             let s = &run.spec;
             let of = match s.method {
-                Method::Base => String::new(),
+                Goal::Base => String::new(),
                 _ => format!(", budget {}, {} epochs, rate {:.1e}", s.column(), s.epochs, s.learning_rate),
             };
             let line = format!("{done}/{left} {}{of}, seed {}: {said}", s.row, s.seed);

@@ -1,11 +1,10 @@
 //! `ferret verify`: is a checkpoint what its files say?
 
-use super::common::progress;
+use super::bars::Bars;
 use crate::error::Result;
 use crate::fsio;
 use crate::method::verify::{Verified, verify};
 use crate::model::checkpoint;
-use indicatif::ProgressBar;
 use std::path::PathBuf;
 
 /// Check that a tuned checkpoint is the replay of its transcript, bit for bit, and that its statement is the one this leads to.
@@ -33,15 +32,7 @@ pub struct Args {
 /// Recompute what a run's folder claims, file by file; an error where one is not true.
 pub fn run(args: Args) -> Result<()> {
     let mut base = checkpoint::load(&args.base)?;
-    let mut bar: Option<ProgressBar> = None;
-    let found = verify(&args.dir, &mut base, |transcript, step| {
-        let steps = transcript.steps_run.into();
-        bar.get_or_insert_with(|| progress(steps, "replaying steps", args.quiet)).set_position(step.into());
-    });
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
-    let found = found?;
+    let found = verify(&args.dir, &mut base, &Bars::new(args.quiet, "stopped"))?;
     if args.json {
         return fsio::print(&format!("{}\n", serde_json::to_string(&found).expect("plain values")));
     }

@@ -5,6 +5,7 @@
 
 pub mod batches;
 mod chat;
+pub mod digest;
 pub mod records;
 pub mod synthetic;
 pub mod text;
@@ -17,6 +18,7 @@ use crate::model::tokenizer::Tokenizer;
 use std::collections::HashMap;
 use std::path::Path;
 
+pub use digest::examples_sha256;
 pub use users::Unit;
 
 /// One tokenised record.

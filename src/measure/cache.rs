@@ -4,6 +4,7 @@
 //! tokens, so a file is either right or absent, and an audit that was stopped finds what it had.
 
 use crate::data::Example;
+use crate::data::digest::add_examples;
 use crate::error::Result;
 use crate::{fsio, hash};
 use sha2::{Digest, Sha256};
@@ -70,21 +71,6 @@ impl Cache {
     /// Its folder, if it has one.
     pub fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
-    }
-}
-
-/// SHA-256 of examples, in lower-case hexadecimal.
-pub fn examples_sha256(examples: &[Example]) -> String {
-    let mut hash = Sha256::new();
-    add_examples(&mut hash, examples);
-    hash::finish(hash)
-}
-
-fn add_examples(hash: &mut Sha256, examples: &[Example]) {
-    for example in examples {
-        hash.update((example.ids.len() as u64).to_le_bytes());
-        example.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
-        example.learn.iter().for_each(|&l| hash.update([u8::from(l)]));
     }
 }
 

@@ -21,7 +21,7 @@ pub mod shadow;
 pub mod tokens;
 
 pub use attacks::{Scored, shadow_attacks, threshold_attacks};
-pub use cache::{Cache, examples_sha256};
+pub use cache::Cache;
 pub use leakage::{Reading, leakage};
 pub use membership::{Audit, Finding};
 pub use norms::gradient_norms;

@@ -1,15 +1,17 @@
 //! Sums over the rows of a step's micro-batches.
 
-use super::held::is_host;
 use crate::backend::Backend;
 use crate::error::Result;
 use crate::model::Batch;
 
+/// Whether the memory of `backend` is the host's, in f32: what lies there has the bits that replay gives.
+pub(in crate::method) fn is_host<B: Backend>(backend: &B) -> bool {
+    backend.host_mut(&mut backend.zeros(0, 0)).is_some()
+}
+
 /// A few numbers, each a sum over rows (`sum of w_i x_i`, or of `x_i`), added up over micro-batches. In host memory they are f64; on a
 /// device they stay where the rows are and are read all at once, so that nothing else of a step is read back.
-struct Tally<B: Backend>(Sums<B>);
-
-enum Sums<B: Backend> {
+enum Tally<B: Backend> {
     Host(Vec<f64>),
     /// 1 x 1 each.
     Device(Vec<B::Tensor>),
@@ -18,24 +20,24 @@ enum Sums<B: Backend> {
 impl<B: Backend> Tally<B> {
     /// `count` zeros.
     fn new(b: &B, count: usize) -> Self {
-        Self(match is_host(b) {
-            true => Sums::Host(vec![0.0; count]),
-            false => Sums::Device((0..count).map(|_| b.zeros(1, 1)).collect()),
-        })
+        match is_host(b) {
+            true => Self::Host(vec![0.0; count]),
+            false => Self::Device((0..count).map(|_| b.zeros(1, 1)).collect()),
+        }
     }
 
     /// Add the column `rows` (N x 1) to number `i`, each row times its weight if there are `weights`.
     fn add(&mut self, b: &B, i: usize, rows: &B::Tensor, weights: Option<&[f32]>) -> Result<()> {
-        match (&mut self.0, weights) {
-            (Sums::Host(sums), weights) => {
+        match (self, weights) {
+            (Self::Host(sums), weights) => {
                 let rows = b.download(rows)?;
                 sums[i] += match weights {
                     None => rows.iter().map(|&x| f64::from(x)).sum::<f64>(),
                     Some(w) => rows.iter().zip(w).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum::<f64>(),
                 };
             }
-            (Sums::Device(sums), None) => b.add_columns(rows, 0..b.shape(rows).0, &mut sums[i]),
-            (Sums::Device(sums), Some(w)) => {
+            (Self::Device(sums), None) => b.add_columns(rows, 0..b.shape(rows).0, &mut sums[i]),
+            (Self::Device(sums), Some(w)) => {
                 let mut products = b.zeros(w.len(), 1);
                 b.add_row_dots(rows, &b.upload(w.len(), 1, w.to_vec())?, &mut products, 0);
                 b.add_columns(&products, 0..w.len(), &mut sums[i]);
@@ -46,9 +48,9 @@ impl<B: Backend> Tally<B> {
 
     /// The numbers.
     fn read(self, b: &B) -> Result<Vec<f64>> {
-        match self.0 {
-            Sums::Host(sums) => Ok(sums),
-            Sums::Device(sums) => {
+        match self {
+            Self::Host(sums) => Ok(sums),
+            Self::Device(sums) => {
                 let read = b.download_all(&sums.iter().collect::<Vec<_>>())?;
                 Ok(read.iter().map(|x| f64::from(x[0])).collect())
             }
@@ -80,7 +82,7 @@ impl Private {
 }
 
 /// What is summed over a step's micro-batches: some inner products, and the records' losses.
-pub(in crate::method) struct Seen<B: Backend> {
+pub(in crate::method) struct Sums<B: Backend> {
     records: usize,
     tokens: usize,
     /// The inner products, then the loss.
@@ -89,7 +91,7 @@ pub(in crate::method) struct Seen<B: Backend> {
     losses: bool,
 }
 
-impl<B: Backend> Seen<B> {
+impl<B: Backend> Sums<B> {
     /// Nothing yet, of `dots` inner products.
     pub(in crate::method) fn new(b: &B, dots: usize) -> Self {
         Self { records: 0, tokens: 0, tally: Tally::new(b, dots + 1), dots, losses: false }

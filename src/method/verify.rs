@@ -3,14 +3,16 @@
 //! A FERRET run is replayed: the weights are then a function of the base model and the transcript's bits, whoever wrote them. The other
 //! methods cannot be: of them the hashes and the statement are checked. What no one can check afterwards is listed.
 
-use super::dense::{self, Record};
-use super::ferret::{Payload, Release, Transcript, replay, transcript};
+use super::dense;
+use super::ferret::{Release, transcript};
+use super::list::Record;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::{Weights, embedded};
 use crate::privacy::Statement;
-use crate::privacy::statement::{AUDITED, FILE as STATEMENT, PAGE};
+use crate::privacy::statement::{AUDITED, FILE as STATEMENT, PAGE, RESTARTED};
+use crate::progress::Progress;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -40,8 +42,8 @@ pub struct Verified {
 }
 
 /// Check the checkpoint in `dir` against the files beside it and against `base`, whose tensors are used up: there is one copy of them in
-/// memory while a transcript is replayed. `progress` hears of each step.
-pub fn verify(dir: &Path, base: &mut Checkpoint, progress: impl FnMut(&Transcript, u32)) -> Result<Verified> {
+/// memory while a transcript is replayed.
+pub fn verify(dir: &Path, base: &mut Checkpoint, progress: &dyn Progress) -> Result<Verified> {
     let found = checkpoint::load_folder(dir)?.weights;
     if found.config != base.weights.config {
         let what = format!(
@@ -50,25 +52,39 @@ pub fn verify(dir: &Path, base: &mut Checkpoint, progress: impl FnMut(&Transcrip
         );
         return Err(Error::file(dir, what));
     }
-    let (told, recorded) = (dir.join(transcript::FILE), dir.join(dense::RECORD));
-    let mut verified = if told.exists() {
-        let transcript = Transcript::from_json(&fsio::read_text(&told)?, &told)?;
-        if transcript.settings.payload == Payload::Sign {
-            replays(dir, base, &found, &transcript, &told, progress)?;
-        } else {
-            began_at(base, &transcript.base_sha256, &told)?;
-        }
-        of_transcript(dir, &transcript, &found)?
-    } else if recorded.exists() {
-        let record =
-            Record::from_json(&fsio::read_text(&recorded)?).map_err(|e| Error::file(&recorded, e.to_string()))?;
-        of_record(dir, base, &record, &found)?
-    } else {
+    let Some(record) = Record::read(dir)? else {
         let what = format!("has neither {} nor {}: there is nothing to verify it by", transcript::FILE, dense::RECORD);
         return Err(Error::file(dir, what));
     };
+    let path = dir.join(record.file());
+    let replayed = replays(dir, base, &found, &record, &path, progress)?;
+    if !replayed {
+        began_at(base, record.base_sha256(), &path)?;
+    }
+    let tuned_sha256 = checkpoint::tensors_sha256(&found);
+    if record.tuned_sha256() != Some(&tuned_sha256) {
+        let what = format!(
+            "is not of the model beside it: its tuned_sha256 names other tensors than those found, {tuned_sha256}"
+        );
+        return Err(Error::file(path, what));
+    }
+    let statement = statement(dir, |stated| record.restate(&found.layout, stated))?;
+    let (releases, mut not_checkable) = not_checkable(&record);
+    not_checkable.extend(never_checkable(statement.as_ref()));
+    let mut verified = Verified {
+        verified: true,
+        replayed,
+        steps: record.steps_run(),
+        releases,
+        scalars: found.layout.scalars(),
+        base_sha256: record.base_sha256().to_owned(),
+        tuned_sha256,
+        statement: statement.as_ref().map(|s| s.version),
+        not_bound: unbound(statement.as_ref()),
+        not_checkable,
+    };
     let mut looked_at = checkpoint::refuse_unused(dir, &base.folder)?;
-    looked_at.extend([if told.exists() { told } else { recorded }, dir.join(STATEMENT), dir.join(PAGE)]);
+    looked_at.extend([path, dir.join(STATEMENT), dir.join(PAGE)]);
     if !checkpoint::is_in_order(dir)? {
         verified.not_bound.push(
             "the order of the tensors in the weight files, which is not this program's, and can tell anything in few words".into(),
@@ -78,18 +94,17 @@ pub fn verify(dir: &Path, base: &mut Checkpoint, progress: impl FnMut(&Transcrip
     Ok(verified)
 }
 
+/// Compute the weights again, if the record tells how, and compare: whether it was done.
 fn replays(
     dir: &Path,
     base: &mut Checkpoint,
     found: &Weights,
-    transcript: &Transcript,
+    record: &Record,
     path: &Path,
-    mut progress: impl FnMut(&Transcript, u32),
-) -> Result<()> {
-    let Weights { config, layout, tensors } = &mut base.weights;
-    let weights = Weights { config: config.clone(), layout: layout.clone(), tensors: std::mem::take(tensors) };
-    let replayed =
-        replay(weights, transcript, |step| progress(transcript, step)).map_err(|e| Error::file(path, e.to_string()))?;
+    progress: &dyn Progress,
+) -> Result<bool> {
+    let Some(replayed) = rebuild(base, record, progress) else { return Ok(false) };
+    let replayed = replayed.map_err(|e| Error::file(path, e.to_string()))?;
     for (spec, (a, b)) in found.layout.specs().iter().zip(found.tensors.iter().zip(&replayed.tensors)) {
         if let Some(i) = a.iter().zip(b).position(|(x, y)| x.to_bits() != y.to_bits()) {
             let differ = a.iter().zip(b).filter(|(x, y)| x.to_bits() != y.to_bits()).count();
@@ -104,70 +119,56 @@ fn replays(
             return Err(Error::file(dir, what));
         }
     }
-    Ok(())
+    Ok(true)
 }
 
-fn of_transcript(dir: &Path, transcript: &Transcript, found: &Weights) -> Result<Verified> {
-    let replayed = transcript.settings.payload == Payload::Sign;
-    let tuned_sha256 = checkpoint::tensors_sha256(found);
-    if transcript.tuned_sha256.as_ref() != Some(&tuned_sha256) {
-        return Err(Error::file(dir.join(transcript::FILE), other_model(&tuned_sha256)));
+/// [`Record::rebuild`] from the tensors of `base`, which it uses up.
+pub fn rebuild(base: &mut Checkpoint, record: &Record, progress: &dyn Progress) -> Option<Result<Weights>> {
+    if !record.is_rebuildable() {
+        return None;
     }
-    let statement = statement(dir, |stated| transcript.restate(stated))?;
-    let drawn = match transcript.settings.release {
-        Release::Bit => "",
-        Release::Rr { .. } => ", and that bits were flipped,",
-        Release::Gaussian { .. } => ", and that noise was added,",
-    };
-    let mut not_checkable = vec![
-        format!("that batches were drawn{drawn} with a secret key that nobody kept"),
-        "that the records moved the bits, and nothing else: whoever writes a transcript chooses them, and they can carry any message as \
-         long as they are"
-            .into(),
-    ];
-    if !replayed {
-        not_checkable.push("the weights: the true gradients that made them are in no file".into());
-    }
-    Ok(Verified {
-        verified: true,
-        replayed,
-        steps: transcript.steps_run,
-        releases: transcript.releases.len() as u64,
-        scalars: found.layout.scalars(),
-        base_sha256: transcript.base_sha256.clone(),
-        tuned_sha256,
-        statement: statement.as_ref().map(|s| s.version),
-        not_bound: unbound(statement.as_ref()),
-        not_checkable: not_checkable.into_iter().chain(never_checkable(statement.as_ref())).collect(),
-    })
+    let Weights { config, layout, tensors } = &mut base.weights;
+    let weights = Weights { config: config.clone(), layout: layout.clone(), tensors: std::mem::take(tensors) };
+    progress.begin("replaying steps", record.steps_run().into());
+    let mut over = 0;
+    let rebuilt = record.rebuild(weights, |step| {
+        // Replaying is short, and has nothing to save.
+        let _ = progress.advance(u64::from(step - over));
+        over = step;
+    });
+    progress.end();
+    Some(rebuilt)
 }
 
-fn of_record(dir: &Path, base: &Checkpoint, record: &Record, found: &Weights) -> Result<Verified> {
-    let path = dir.join(dense::RECORD);
-    let tuned_sha256 = checkpoint::tensors_sha256(found);
-    if record.tuned_sha256 != tuned_sha256 {
-        return Err(Error::file(path, other_model(&tuned_sha256)));
+/// How many releases the run made, and what no one can check about them afterwards.
+fn not_checkable(record: &Record) -> (u64, Vec<String>) {
+    match record {
+        Record::Ferret(transcript) => {
+            let drawn = match transcript.settings.release {
+                Release::Bit => "",
+                Release::Rr { .. } => ", and that bits were flipped,",
+                Release::Gaussian { .. } => ", and that noise was added,",
+            };
+            let mut out = vec![
+                format!("that batches were drawn{drawn} with a secret key that nobody kept"),
+                "that the records moved the bits, and nothing else: whoever writes a transcript chooses them, and they can carry any \
+                 message as long as they are"
+                    .into(),
+            ];
+            if !record.is_rebuildable() {
+                out.push("the weights: the true gradients that made them are in no file".into());
+            }
+            (transcript.releases.len() as u64, out)
+        }
+        Record::Dense(run) => {
+            let made = match run.settings.method.privacy() {
+                Some(_) => "that the updates were clipped, noised and sampled as run.json says",
+                None => "that the updates were made as run.json says",
+            };
+            let what = "the weights cannot be computed again without the records and the secret key";
+            (run.steps_run.into(), vec![format!("{made}: {what}")])
+        }
     }
-    began_at(base, &record.base_sha256, &path)?;
-    let statement = statement(dir, |stated| record.restate(&found.layout, stated))?;
-    let made = match record.settings.method.privacy() {
-        Some(_) => "that the updates were clipped, noised and sampled as run.json says",
-        None => "that the updates were made as run.json says",
-    };
-    let not_checkable =
-        [format!("{made}: the weights cannot be computed again without the records and the secret key")];
-    Ok(Verified {
-        verified: true,
-        replayed: false,
-        steps: record.steps_run,
-        releases: record.steps_run.into(),
-        scalars: found.layout.scalars(),
-        base_sha256: record.base_sha256.clone(),
-        tuned_sha256,
-        statement: statement.as_ref().map(|s| s.version),
-        not_bound: unbound(statement.as_ref()),
-        not_checkable: not_checkable.into_iter().chain(never_checkable(statement.as_ref())).collect(),
-    })
 }
 
 /// Refuse a base model that is not the one that the file `path` names.
@@ -182,10 +183,6 @@ fn began_at(base: &Checkpoint, named: &str, path: &Path) -> Result<()> {
     Err(Error::file(path, what))
 }
 
-fn other_model(found: &str) -> String {
-    format!("is not of the model beside it: its tuned_sha256 names other tensors than those found, {found}")
-}
-
 /// The statement in `dir`, if it is the one that `restate` makes again; none where there is none.
 fn statement(dir: &Path, restate: impl FnOnce(&Statement) -> Result<Statement>) -> Result<Option<Statement>> {
     let (path, page) = (dir.join(STATEMENT), dir.join(PAGE));
@@ -197,7 +194,7 @@ fn statement(dir: &Path, restate: impl FnOnce(&Statement) -> Result<Statement>) 
     }
     let stated = Statement::from_json(&fsio::read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
     let made = restate(&stated).map_err(|e| Error::file(&path, format!("cannot be stated again: {e}")))?;
-    let differences = stated.differences(&made, &[AUDITED]);
+    let differences = stated.differences(&made, &[AUDITED, RESTARTED]);
     if !differences.is_empty() {
         let what = format!("is not the statement of this run: {}", differences.join("; "));
         return Err(Error::file(path, what));

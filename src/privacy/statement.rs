@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 /// 1: no hash of the model, no event; neighbours called "one record added or removed"; nats not said to be given all other records.
 /// 2: all of these. Bits are charged s ln 2 nats each, sums none.
 /// 3: every private release has nats, bits of one batch and noise charged by what they can tell ([`mi`](super::mi)); the paper's s K ln 2 beside it.
+///    A budget in nats that was exceeded is listed among what was not met.
 pub const VERSION: u32 = 3;
 
 /// The file's name in a trained checkpoint's folder.
@@ -37,6 +38,10 @@ pub const PAGE: &str = "PRIVACY.md";
 /// What an audit of a run on its own records adds to what was not met.
 pub const AUDITED: &str = "An audit was run (--audit): the files in audit/ are computed from the private records, tell who is among them, \
                     and are covered by no promise made here. Keep that folder as secret as the records; publish the model without it.";
+
+/// What a run adds to what was not met if it was begun again after it had diverged.
+pub const RESTARTED: &str = "This run was begun again after one on the same records had diverged, with other settings (--restart-diverged): what \
+                      that one released, and the choice made because of it, are not counted here.";
 
 /// How batches are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

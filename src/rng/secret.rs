@@ -87,6 +87,11 @@ impl Secret {
         Self { key, insecure: true }
     }
 
+    /// Whether it is the generator of this known seed.
+    pub fn is_of(&self, seed: u64) -> bool {
+        self.insecure && self.key == Self::insecure(seed).key
+    }
+
     /// Whether the key came from a seed. The privacy statement must then say that sampling and noise are known.
     pub fn is_insecure(&self) -> bool {
         self.insecure

@@ -9,30 +9,21 @@ use crate::backend::{Backend, Cpu};
 use crate::data::Example;
 use crate::error::Result;
 use crate::eval;
-use crate::method::ferret::{self, Payload, Release, Releases};
-use crate::method::{Sensitive, dense};
+use crate::method::ferret::{Releases, Transcript};
+use crate::method::run::{Finished, Run, Step, Watch, drive};
+use crate::method::{Method, Record, Sensitive, Task};
 use crate::model::{Decoder, Weights};
 use crate::privacy::guarantee::Guarantee;
 use crate::privacy::statement::{Circumstances, Statement};
 use crate::rng::Secret;
 use std::time::Instant;
 
-/// What an arm trains by.
-pub enum Plan {
-    /// Nothing: the base model as it is.
-    Base,
-    /// FERRET.
-    Ferret(Box<ferret::Settings>),
-    /// A method that updates every parameter at every step.
-    Dense(Box<dense::Settings>),
-}
-
 /// An arm to be run.
 pub struct Arm {
     /// How tables call it.
     pub name: String,
-    /// What it does.
-    pub plan: Plan,
+    /// How it trains; none: not at all, the base model as it is.
+    pub method: Option<Method>,
     /// The delta at which (eps, delta) is stated.
     pub delta: f64,
 }
@@ -107,8 +98,8 @@ impl Arm {
         secret: &Secret,
         tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<Outcome> {
-        let trained = match &self.plan {
-            Plan::Base => Trained {
+        let trained = match &self.method {
+            None => Trained {
                 weights: measure.world.base.weights.clone(),
                 seconds: 0.0,
                 curve: Vec::new(),
@@ -119,8 +110,7 @@ impl Arm {
                 steps: (0, 0),
                 fired: None,
             },
-            Plan::Ferret(settings) => self.ferret(settings, measure, secret, tell)?,
-            Plan::Dense(settings) => self.dense(settings, measure, secret, tell)?,
+            Some(method) => self.train(method, measure, secret, tell)?,
         };
         let decoder = Decoder::new(Cpu::<f32>::new(), trained.weights)?;
         let (members, nonmembers) = measure.sides();
@@ -162,161 +152,109 @@ impl Arm {
 
     /// Steps that the run computes.
     pub fn computed_steps(&self) -> u64 {
-        match &self.plan {
-            Plan::Base => 0,
-            Plan::Ferret(s) => s.fires(s.steps).chunk_by(|a, b| a.0 == b.0).count() as u64,
-            Plan::Dense(s) => s.steps.into(),
-        }
+        self.method.as_ref().map_or(0, |m| m.computed_steps(m.steps()))
     }
 
     /// Record gradients that the run is expected to compute.
     pub fn sample_gradients(&self) -> u64 {
-        match &self.plan {
-            Plan::Base => 0,
-            Plan::Ferret(s) => s.batch * s.shared(&s.fires(s.steps)).iter().map(|f| f.steps).sum::<u64>(),
-            Plan::Dense(s) => s.batch * u64::from(s.steps),
-        }
+        self.method.as_ref().map_or(0, |m| m.sample_gradients(m.steps()))
     }
 
     /// Seconds of training a computed step takes here, measured over `seconds` or so, and at least one step after the first.
     pub fn pace(&self, world: &World, secret: &Secret, seconds: f64) -> Result<f64> {
-        match &self.plan {
-            Plan::Base => Ok(0.0),
-            Plan::Ferret(settings) => {
-                let mut trainer = ferret_trainer(settings, world, secret)?;
-                paced(seconds, || Ok(trainer.step()?.is_some()))
-            }
-            Plan::Dense(settings) => {
-                let mut trainer = dense_trainer(settings, world, secret)?;
-                paced(seconds, || Ok(trainer.step()?.is_some()))
-            }
-        }
+        let Some(method) = &self.method else { return Ok(0.0) };
+        let mut run = begin(method, world, secret)?;
+        paced(seconds, || Ok(run.step()?.is_some()))
     }
 
-    fn ferret(
+    fn train(
         &self,
-        settings: &ferret::Settings,
+        method: &Method,
         measure: &Measure,
         secret: &Secret,
-        mut tell: impl FnMut(f64) -> Result<()>,
+        tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<Trained> {
-        let mut trainer = ferret_trainer(settings, measure.world, secret)?;
-        let mut curve = vec![(0.0, measure.held_out(trainer.decoder())?)];
-        let mut seconds = 0.0;
-        loop {
-            let clock = Instant::now();
-            if trainer.step()?.is_none() {
-                break;
-            }
-            seconds += clock.elapsed().as_secs_f64();
-            let (done, all) = trainer.progress();
-            tell(done as f64 / all as f64)?;
-            if done as u64 * CURVE >= curve.len() as u64 * all as u64 {
-                let at = f64::from(trainer.so_far().steps_run) / f64::from(settings.steps);
-                curve.push((at, measure.held_out(trainer.decoder())?));
-            }
-        }
-        let clock = Instant::now();
-        let (weights, transcript) = trainer.finish(settings.steps)?;
+        let mut run = begin(method, measure.world, secret)?;
+        let curve = vec![(0.0, measure.held_out(run.decoder())?)];
+        let mut watch = Curve { measure, tell, steps: method.steps(), curve, seconds: 0.0, clock: Instant::now() };
+        drive(&mut *run, &mut watch)?;
+        let (curve, mut seconds, clock) = (watch.curve, watch.seconds, Instant::now());
+        let Finished { weights, record, .. } = run.finish()?;
         seconds += clock.elapsed().as_secs_f64();
-        let fires = transcript.fires();
-        let computed = fires.chunk_by(|a, b| a.0 == b.0).count() as u64;
-        let bits = fires.len() as u64;
-        let signs: Vec<bool> = match &transcript.releases {
-            Releases::Bits(bits) => bits.iter().map(|&b| b == 1).collect(),
-            Releases::Scalars(scalars) => scalars.iter().map(|&x| x > 0.0).collect(),
+        let circumstances = Circumstances { insecure_seed: secret.is_insecure(), ..Circumstances::default() };
+        let statement = method.statement(&weights.layout, method.steps(), self.delta, circumstances)?;
+        let fired = match &record {
+            Record::Ferret(transcript) if record.is_rebuildable() => Some(raster(transcript)),
+            _ => None,
         };
-        let fired = fires.iter().zip(signs).map(|(&(step, group), plus)| (step, group, plus)).collect();
-        let statement = settings.statement(&fires, settings.steps, self.delta, circumstances(secret))?;
-        let sends_bits = settings.payload == Payload::Sign && !matches!(settings.release, Release::Gaussian { .. });
-        let charge = match (settings.payload, settings.release) {
-            (Payload::TrueGradient, _) => Charge::NonPrivate,
-            (_, Release::Gaussian { .. }) => eps_charge(&statement),
-            _ => Charge::Bits(bits),
+        let bits = match &record {
+            Record::Ferret(Transcript { releases: Releases::Bits(bits), .. }) if record.is_rebuildable() => {
+                Some(bits.len() as u64)
+            }
+            _ => None,
         };
         Ok(Trained {
             weights,
             seconds,
             curve,
-            charge,
-            bits: sends_bits.then_some(bits),
+            charge: bits.map_or_else(|| claimed(&statement), Charge::Bits),
+            bits,
             sample_gradients: self.sample_gradients(),
-            steps: (computed, settings.steps.into()),
-            fired: (settings.payload == Payload::Sign).then(|| Raster { fired, groups: settings.groups.len() as u64 }),
-            statement: Some(statement),
-        })
-    }
-
-    fn dense(
-        &self,
-        settings: &dense::Settings,
-        measure: &Measure,
-        secret: &Secret,
-        mut tell: impl FnMut(f64) -> Result<()>,
-    ) -> Result<Trained> {
-        let mut trainer = dense_trainer(settings, measure.world, secret)?;
-        let mut curve = vec![(0.0, measure.held_out(trainer.decoder())?)];
-        let mut seconds = 0.0;
-        loop {
-            let clock = Instant::now();
-            if trainer.step()?.is_none() {
-                break;
-            }
-            seconds += clock.elapsed().as_secs_f64();
-            let done = f64::from(trainer.next_step()) / f64::from(settings.steps);
-            tell(done)?;
-            if done * CURVE as f64 >= curve.len() as f64 {
-                curve.push((done, measure.held_out(trainer.decoder())?));
-            }
-        }
-        let steps = u64::from(settings.steps);
-        let spent = settings.claims(settings.steps, self.delta)?;
-        let layout = &trainer.decoder().layout;
-        let statement = settings.statement(layout, settings.steps, &spent, None, circumstances(secret));
-        Ok(Trained {
-            weights: trainer.finish()?,
-            seconds,
-            curve,
-            charge: eps_charge(&statement),
-            bits: None,
-            sample_gradients: self.sample_gradients(),
-            steps: (steps, steps),
-            fired: None,
+            steps: (self.computed_steps(), method.steps().into()),
+            fired,
             statement: Some(statement),
         })
     }
 }
 
-fn ferret_trainer<'a>(
-    settings: &ferret::Settings,
-    world: &'a World,
-    secret: &'a Secret,
-) -> Result<ferret::Trainer<'a, Cpu<f32>>> {
-    let run = ferret::Run {
+/// Times the steps, tells how far they are, and measures now and then.
+struct Curve<'a, F> {
+    measure: &'a Measure<'a>,
+    tell: F,
+    steps: u32,
+    curve: Vec<(f64, f64)>,
+    seconds: f64,
+    clock: Instant,
+}
+
+impl<B: Backend, F: FnMut(f64) -> Result<()>> Watch<B> for Curve<'_, F> {
+    fn before(&mut self, _run: &mut dyn Run<B>) -> Result<()> {
+        self.clock = Instant::now();
+        Ok(())
+    }
+
+    fn after(&mut self, run: &mut dyn Run<B>, step: Step) -> Result<()> {
+        self.seconds += self.clock.elapsed().as_secs_f64();
+        let (done, all) = run.progress();
+        (self.tell)(done as f64 / all as f64)?;
+        if done * CURVE >= self.curve.len() as u64 * all {
+            let at = f64::from(step.step + 1) / f64::from(self.steps);
+            self.curve.push((at, self.measure.held_out(run.decoder())?));
+        }
+        Ok(())
+    }
+}
+
+fn begin<'a>(method: &Method, world: &'a World, secret: &'a Secret) -> Result<Box<dyn Run<Cpu> + 'a>> {
+    let task = Task {
         base: world.base.weights.clone(),
         base_sha256: world.base_sha256.clone(),
-        settings: settings.clone(),
-        releases: None,
+        settings: method.clone(),
+        stop: None,
         secret,
-        records: Sensitive::new(&world.members),
-        micro_batch: MICRO_BATCH as usize,
+        records: Sensitive::new(&world.members[..]),
     };
-    ferret::Trainer::new(Cpu::<f32>::new(), run)
+    task.begin(Cpu::<f32>::new(), None)
 }
 
-fn dense_trainer<'a>(
-    settings: &dense::Settings,
-    world: &'a World,
-    secret: &'a Secret,
-) -> Result<dense::Trainer<'a, Cpu<f32>>> {
-    let run = dense::Run {
-        weights: world.base.weights.clone(),
-        settings: settings.clone(),
-        state: None,
-        secret,
-        records: Sensitive::new(&world.members),
+/// Which group fired when, and with which sign.
+fn raster(transcript: &Transcript) -> Raster {
+    let signs: Vec<bool> = match &transcript.releases {
+        Releases::Bits(bits) => bits.iter().map(|&b| b == 1).collect(),
+        Releases::Scalars(scalars) => scalars.iter().map(|&x| x > 0.0).collect(),
     };
-    dense::Trainer::new(Cpu::<f32>::new(), run)
+    let fired = transcript.fires().iter().zip(signs).map(|(&(step, group), plus)| (step, group, plus)).collect();
+    Raster { fired, groups: transcript.settings.groups.len() as u64 }
 }
 
 /// Seconds a call of `step` takes, the first left out (it allocates), over `seconds` or until it says false.
@@ -339,12 +277,8 @@ fn paced(seconds: f64, mut step: impl FnMut() -> Result<bool>) -> Result<f64> {
     Ok(only)
 }
 
-fn circumstances(secret: &Secret) -> Circumstances {
-    Circumstances { insecure_seed: secret.is_insecure(), ..Circumstances::default() }
-}
-
 /// The (eps, delta) that a statement claims as a charge; no charge where it claims none.
-fn eps_charge(statement: &Statement) -> Charge {
+fn claimed(statement: &Statement) -> Charge {
     let found = statement.claims.iter().find_map(|c| match c.guarantee {
         Guarantee::EpsDelta { eps, delta, neighbours } => Some(Charge::EpsDelta { eps, delta, neighbours }),
         _ => None,

@@ -1,11 +1,12 @@
 //! The first five minutes: the embedded model fine-tuned on the embedded records by every method, each audited.
 
-use super::arm::{Arm, Measure, Outcome, Plan};
-use super::settings::{self, Common};
+use super::arm::{Arm, Measure, Outcome};
+use super::settings::{self, Choices};
 use super::world::World;
 use crate::error::Result;
-use crate::method::dense;
+use crate::method::ferret::MaskKind;
 use crate::method::groups::Grouping;
+use crate::method::{Method, dense};
 use crate::optim::{Schedule, Silent};
 use crate::rng::{Direction, Secret};
 
@@ -55,35 +56,35 @@ const FEW: (usize, u32) = (150, 24);
 pub fn arms(world: &World, o: &Options) -> Result<Vec<Arm>> {
     let layout = &world.base.weights.layout;
     let records = world.members.len() as u64;
-    let common = |batch, learning_rate| Common {
+    let common = |batch, learning_rate| Choices {
         records,
         batch,
         epochs: o.epochs,
+        steps: None,
         learning_rate,
         schedule: Schedule::Constant,
         seed: o.seed,
     };
-    let arm = |name: &str, plan| Arm { name: name.into(), plan, delta: o.delta };
+    let arm = |name: &str, method| Arm { name: name.into(), method, delta: o.delta };
     let ferret = |name: &str, grouping, rate| -> Result<Arm> {
         let mut s = settings::ferret(layout, &common(BATCH, rate), grouping, o.nats)?;
-        s.method = name.to_lowercase();
-        Ok(arm(&format!("{name}, B = {BATCH}"), Plan::Ferret(Box::new(s))))
+        (s.method, s.mask) = (name.to_lowercase(), MaskKind::default());
+        Ok(arm(&format!("{name}, B = {BATCH}"), Some(Method::Ferret(s))))
     };
     let mut small = settings::ferret(layout, &common(2, 1.2e-3), Grouping::Count(2), o.nats)?;
-    small.method = "ferret-2".into();
+    (small.method, small.mask) = ("ferret-2".into(), MaskKind::default());
     (small.silent, small.direction) = (Silent::None, Direction::Rademacher);
     let small = settings::with_flips(small, o.eps, o.delta)?;
-    let steps = common(BATCH, 0.0).steps()?;
-    let dpsgd = settings::dpsgd(&common(BATCH, 3e-3), Some(o.eps), o.delta, steps)?;
-    let plain = settings::dense(&common(BATCH, 1e-3), dense::Method::Nonprivate, steps);
+    let dpsgd = settings::dpsgd(&common(BATCH, 3e-3), Some(o.eps), o.delta)?;
+    let plain = settings::dense(&common(BATCH, 1e-3), dense::Method::Nonprivate);
     Ok(vec![
-        arm("base model", Plan::Base),
+        arm("base model", None),
         ferret("FERRET-MAX", Grouping::Bucket(1), 4e-3)?,
         ferret("FERRET-EIGHTH", Grouping::Bucket(8), 3e-3)?,
         ferret("FERRET-2", Grouping::Count(2), 3e-3)?,
-        arm("FERRET-2, B = 2, flipped", Plan::Ferret(Box::new(small))),
-        arm(&format!("DPSGD, B = {BATCH}"), Plan::Dense(Box::new(dpsgd))),
-        arm(&format!("non-private, B = {BATCH}"), Plan::Dense(Box::new(plain))),
+        arm("FERRET-2, B = 2, flipped", Some(Method::Ferret(small))),
+        arm(&format!("DPSGD, B = {BATCH}"), Some(Method::Dense(dpsgd))),
+        arm(&format!("non-private, B = {BATCH}"), Some(Method::Dense(plain))),
     ])
 }
 
@@ -91,17 +92,18 @@ pub fn arms(world: &World, o: &Options) -> Result<Vec<Arm>> {
 pub fn by_heart(world: &World, o: &Options) -> Result<(World, Arm)> {
     let (few, epochs) = (FEW.0.min(world.members.len()), FEW.1.min(8 * o.epochs));
     let small = World { members: world.members[..few].to_vec(), ..world.clone() };
-    let common = Common {
+    let common = Choices {
         records: few as u64,
         batch: BATCH.min(few as u64),
         epochs,
+        steps: None,
         learning_rate: 3e-3,
         schedule: Schedule::Constant,
         seed: o.seed,
     };
-    let settings = settings::dense(&common, dense::Method::Nonprivate, common.steps()?);
+    let settings = settings::dense(&common, dense::Method::Nonprivate);
     let name = format!("non-private, {epochs} passes over {few}");
-    Ok((small, Arm { name, plan: Plan::Dense(Box::new(settings)), delta: o.delta }))
+    Ok((small, Arm { name, method: Some(Method::Dense(settings)), delta: o.delta }))
 }
 
 /// What attacking and measuring a result costs beside training, in record gradients: about as much for all.

@@ -3,25 +3,27 @@
 use super::arm::MICRO_BATCH;
 use crate::error::Result;
 use crate::method::dense;
-use crate::method::ferret::{self, BatchPer, Cuts, Release, Route};
+use crate::method::ferret::{self, BatchPer, Cuts, Release};
 use crate::method::groups::{Grouping, Groups};
 use crate::model::Layout;
-use crate::optim::Schedule;
+use crate::optim::{Route, Schedule};
+use crate::privacy::calibrate;
 use crate::privacy::statement::Sampler;
-use crate::privacy::{calibrate, mi};
 
 /// The paper's weight decay.
 const WEIGHT_DECAY: f64 = 1e-3;
 
-/// What every method is told.
+/// What a study tells every method.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Common {
+pub struct Choices {
     /// Members N.
     pub records: u64,
     /// Expected batch size B.
     pub batch: u64,
     /// Passes over the members.
     pub epochs: u32,
+    /// Steps, where they are not those of the passes.
+    pub steps: Option<u32>,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// The learning rate by step.
@@ -30,42 +32,30 @@ pub struct Common {
     pub seed: u64,
 }
 
-impl Common {
-    /// Steps of the run.
-    pub fn steps(&self) -> Result<u32> {
-        mi::run_steps(self.records, self.batch, self.epochs)
-    }
-
-    fn sampling_rate(&self) -> f64 {
-        self.batch as f64 / self.records as f64
-    }
-}
-
 /// FERRET as the paper has it: bits through AdamW, idle steps with a zero gradient, directions on the sphere.
-pub fn ferret(layout: &Layout, c: &Common, grouping: Grouping, nats: f64) -> Result<ferret::Settings> {
-    let settings = ferret::Settings {
+pub fn ferret(layout: &Layout, c: &Choices, grouping: Grouping, nats: f64) -> Result<ferret::Settings> {
+    Ok(ferret::Settings {
         epsilon: nats,
         records: c.records,
         batch: c.batch,
         epochs: c.epochs,
-        steps: c.steps()?,
+        steps: c.steps,
         learning_rate: c.learning_rate,
         schedule: c.schedule,
+        micro_batch: MICRO_BATCH,
         seed: c.seed,
         ..ferret::Settings::paper("ferret", Cuts::of(&Groups::new(layout, grouping)?.members)?)
-    };
-    Ok(settings.planned())
+    })
 }
 
-/// A method that updates everything at every step, for `steps` steps.
-pub fn dense(c: &Common, method: dense::Method, steps: u32) -> dense::Settings {
+/// A method that updates everything at every step.
+pub fn dense(c: &Choices, method: dense::Method) -> dense::Settings {
     dense::Settings {
         method,
         records: c.records,
         batch: c.batch,
         epochs: c.epochs,
-        steps,
-        sampling_rate: c.sampling_rate(),
+        steps: c.steps,
         sampler: Sampler::Poisson,
         micro_batch: MICRO_BATCH,
         route: Route::Adamw,
@@ -76,28 +66,31 @@ pub fn dense(c: &Common, method: dense::Method, steps: u32) -> dense::Settings {
     }
 }
 
-/// DPSGD with the noise that makes `steps` steps (`eps`, `delta`)-DP; without an eps, with noise as large as the bound.
-pub fn dpsgd(c: &Common, eps: Option<f64>, delta: f64, steps: u32) -> Result<dense::Settings> {
-    let noise = match eps {
-        Some(eps) => calibrate::noise_multiplier(eps, delta, c.sampling_rate(), steps.into())?.pld.upper,
-        None => 1.0,
-    };
+/// DPSGD with the noise that makes the run (`eps`, `delta`)-DP; without an eps, with noise as large as the bound.
+pub fn dpsgd(c: &Choices, eps: Option<f64>, delta: f64) -> Result<dense::Settings> {
     let privacy = dense::Privacy {
-        noise_multiplier: noise,
+        noise_multiplier: 1.0,
         clip: 1.0,
         clip_rule: dense::ClipRule::Automatic,
         clip_style: dense::ClipStyle::Flat,
         clip_groups: None,
     };
-    Ok(dense(c, dense::Method::Dpsgd(privacy), steps))
+    let mut settings = dense(c, dense::Method::Dpsgd(privacy));
+    settings.check()?;
+    if let (Some(eps), s, steps, dense::Method::Dpsgd(privacy)) =
+        (eps, settings.sampling_rate(), settings.steps(), &mut settings.method)
+    {
+        privacy.noise_multiplier = calibrate::noise_multiplier(eps, delta, s, steps.into())?.pld.upper;
+    }
+    Ok(settings)
 }
 
 /// Flips that make the bits of these settings (`eps`, `delta`)-DP, each bit with a batch of its own.
 pub fn with_flips(mut s: ferret::Settings, eps: f64, delta: f64) -> Result<ferret::Settings> {
     s.batch_per = BatchPer::Bit;
-    let fires = s.shared(&s.fires(s.steps));
+    let fires = s.shared(&s.fires(s.steps()));
     if !fires.is_empty() {
-        let flip = calibrate::flip(eps, delta, s.sampling_rate, &fires)?.pld.upper;
+        let flip = calibrate::flip(eps, delta, s.sampling_rate(), &fires)?.pld.upper;
         s.release = Release::Rr { flip, unbiased: false };
     }
     Ok(s)
@@ -106,9 +99,9 @@ pub fn with_flips(mut s: ferret::Settings, eps: f64, delta: f64) -> Result<ferre
 /// Gaussian noise that makes the scalars of these settings (`eps`, `delta`)-DP, each with a batch of its own.
 pub fn with_dither(mut s: ferret::Settings, eps: f64, delta: f64) -> Result<ferret::Settings> {
     s.batch_per = BatchPer::Bit;
-    let fires = s.shared(&s.fires(s.steps));
+    let fires = s.shared(&s.fires(s.steps()));
     if !fires.is_empty() {
-        let dither = calibrate::dither(eps, delta, s.sampling_rate, &fires)?.pld.upper;
+        let dither = calibrate::dither(eps, delta, s.sampling_rate(), &fires)?.pld.upper;
         s.release = Release::Gaussian { dither };
     }
     Ok(s)

@@ -1,15 +1,15 @@
 //! One run of a study, named by everything that decides it.
 
-use super::arm::{Arm, Plan};
-use super::settings::{self, Common};
+use super::arm::Arm;
+use super::settings::{self, Choices};
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::hash::sha256;
-use crate::method::dense;
-use crate::method::ferret::{self, BatchPer, Payload, Route};
+use crate::method::ferret::{self, BatchPer, Payload};
 use crate::method::groups::Grouping;
+use crate::method::{Method, dense};
 use crate::model::Layout;
-use crate::optim::{Schedule, Silent};
+use crate::optim::{Route, Schedule, Silent};
 use crate::rng::Direction;
 use serde::{Deserialize, Serialize};
 
@@ -78,7 +78,7 @@ impl Reading {
         }
     }
 
-    fn settings(&self, layout: &Layout, common: &Common) -> Result<ferret::Settings> {
+    fn settings(&self, layout: &Layout, common: &Choices) -> Result<ferret::Settings> {
         let grouping = Grouping::of_method(&self.variant).ok_or_else(|| {
             let what = &self.variant;
             Error::usage(format!(
@@ -95,10 +95,10 @@ impl Reading {
     }
 }
 
-/// What a run trains by.
+/// What a run is asked for: a row of the tables with its budget. The method and its settings follow ([`Spec::arm`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Method {
+pub enum Goal {
     /// Nothing: the base model.
     Base,
     /// FERRET.
@@ -128,8 +128,8 @@ pub struct Spec {
     pub audited: usize,
     /// Which records.
     pub part: Part,
-    /// By what.
-    pub method: Method,
+    /// What is asked for.
+    pub method: Goal,
     /// The delta of every (eps, delta).
     pub delta: f64,
     /// Expected batch size.
@@ -161,13 +161,13 @@ impl Spec {
         (like.seed, like.epochs, like.learning_rate, like.steps_of) = (0, 0, 0.0, None);
         (like.part, like.row, like.insecure_seed) = (Part::Result, String::new(), None);
         match &mut like.method {
-            Method::Ferret(reading) => {
+            Goal::Ferret(reading) => {
                 reading.nats = 0.0;
                 if let Release::Rr { eps } | Release::Gaussian { eps } = &mut reading.release {
                     *eps = 0.0;
                 }
             }
-            Method::Dpsgd { eps } => *eps = 0.0,
+            Goal::Dpsgd { eps } => *eps = 0.0,
             _ => {}
         }
         serde_json::to_string(&like).expect("plain values")
@@ -185,39 +185,37 @@ impl Spec {
 
     fn build(&self, world: &World, calibrated: bool) -> Result<Arm> {
         let layout = &world.base.weights.layout;
-        let common = Common {
+        let passes = Choices {
             records: world.members.len() as u64,
             batch: self.batch,
             epochs: self.epochs,
+            steps: None,
             learning_rate: self.learning_rate,
             schedule: self.schedule,
             seed: self.seed,
         };
-        let steps = || -> Result<u32> {
-            let Some(reading) = &self.steps_of else { return common.steps() };
-            let like = reading.settings(layout, &common)?;
-            let fires = like.fires(like.steps);
-            Ok((fires.chunk_by(|a, b| a.0 == b.0).count() as u32).max(1))
-        };
-        let plan = match &self.method {
-            Method::Base => Plan::Base,
-            Method::Ferret(reading) => {
-                let mut s = reading.settings(layout, &common)?;
+        let like = self.steps_of.as_ref().map(|reading| reading.settings(layout, &passes)).transpose()?;
+        let steps = like.map(|s| (Method::Ferret(s.clone()).computed_steps(s.steps()) as u32).max(1));
+        let matched = Choices { steps, ..passes };
+        let method = match &self.method {
+            Goal::Base => None,
+            Goal::Ferret(reading) => {
+                let mut s = reading.settings(layout, &passes)?;
+                s.check()?;
                 match reading.release {
                     Release::Bit => {}
                     Release::Rr { eps } if calibrated => s = settings::with_flips(s, eps, self.delta)?,
                     Release::Gaussian { eps } if calibrated => s = settings::with_dither(s, eps, self.delta)?,
                     Release::Rr { .. } | Release::Gaussian { .. } => s.batch_per = BatchPer::Bit,
                 }
-                Plan::Ferret(Box::new(s))
+                Some(Method::Ferret(s))
             }
-            Method::Dpsgd { eps } => {
-                let (steps, eps) = (steps()?, calibrated.then_some(*eps));
-                Plan::Dense(Box::new(settings::dpsgd(&common, eps, self.delta, steps)?))
+            Goal::Dpsgd { eps } => {
+                Some(Method::Dense(settings::dpsgd(&matched, calibrated.then_some(*eps), self.delta)?))
             }
-            Method::Nonprivate => Plan::Dense(Box::new(settings::dense(&common, dense::Method::Nonprivate, steps()?))),
+            Goal::Nonprivate => Some(Method::Dense(settings::dense(&matched, dense::Method::Nonprivate))),
         };
-        Ok(Arm { name: self.row.clone(), plan, delta: self.delta })
+        Ok(Arm { name: self.row.clone(), method, delta: self.delta })
     }
 
     /// The column of the paper's tables: the budget, or that of the reading whose steps are matched.
@@ -228,15 +226,15 @@ impl Spec {
     /// The budget and its unit, as tables write it.
     pub fn budget(&self) -> (f64, &'static str) {
         match &self.method {
-            Method::Base => (0.0, "saw no record"),
-            Method::Ferret(Reading { payload: Payload::TrueGradient, .. }) | Method::Nonprivate => {
+            Goal::Base => (0.0, "saw no record"),
+            Goal::Ferret(Reading { payload: Payload::TrueGradient, .. }) | Goal::Nonprivate => {
                 (f64::INFINITY, "not private")
             }
-            Method::Ferret(Reading { release: Release::Rr { eps } | Release::Gaussian { eps }, .. }) => {
+            Goal::Ferret(Reading { release: Release::Rr { eps } | Release::Gaussian { eps }, .. }) => {
                 (*eps, "eps at delta")
             }
-            Method::Ferret(reading) => (reading.nats, "nats"),
-            Method::Dpsgd { eps } => (*eps, "eps at delta"),
+            Goal::Ferret(reading) => (reading.nats, "nats"),
+            Goal::Dpsgd { eps } => (*eps, "eps at delta"),
         }
     }
 }

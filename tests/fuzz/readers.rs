@@ -5,10 +5,10 @@ use super::{CASES, fuzz, shown};
 use ferret::backend::Cpu;
 use ferret::data::{Example, LoadOptions, Loss, Unit, load_examples};
 use ferret::measure::canary::Planting;
-use ferret::method::Sensitive;
 use ferret::method::dense;
-use ferret::method::ferret::{Cuts, Release, Run, Settings, Trainer, Transcript};
+use ferret::method::ferret::{Cuts, Release, Settings, Trainer, Transcript};
 use ferret::method::groups::{Grouping, Groups};
+use ferret::method::{Run, Sensitive, Task};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::init::{self, Preset};
 use ferret::model::tokenizer::Tokenizer;
@@ -267,22 +267,20 @@ fn records() {
 fn transcript(release: Release) -> String {
     let base = model();
     let groups = Cuts::of(&Groups::new(&base.layout, Grouping::Count(2)).unwrap().members).unwrap();
-    let settings =
-        Settings { epsilon: 4.0, records: 20, batch: 4, release, ..Settings::paper("ferret", groups) }.planned();
+    let settings = Settings { epsilon: 4.0, records: 20, batch: 4, release, ..Settings::paper("ferret", groups) };
     let records: Vec<Example> = (0..20).map(|i| Example::all(vec![i % 23, (i * 7) % 23, (i * 5 + 1) % 23])).collect();
     let secret = Secret::insecure(1);
-    let run = Run {
+    let task = Task {
         base_sha256: checkpoint::tensors_sha256(&base),
         base,
-        settings: settings.clone(),
-        releases: None,
+        settings,
+        stop: None,
         secret: &secret,
         records: Sensitive::new(&records[..]),
-        micro_batch: 4,
     };
-    let mut trainer = Trainer::new(Cpu::<f32>::new(), run).unwrap();
+    let mut trainer = Trainer::new(Cpu::<f32>::new(), task, None).unwrap();
     while trainer.step().unwrap().is_some() {}
-    trainer.finish(settings.steps).unwrap().1.to_json().unwrap()
+    trainer.end().unwrap().1.to_json().unwrap()
 }
 
 #[test]
@@ -412,24 +410,24 @@ fn states() {
         records: 20,
         batch: 4,
         epochs: 1,
-        steps: 5,
-        sampling_rate: 0.2,
+        steps: None,
         sampler: Sampler::Poisson,
         micro_batch: 4,
-        route: ferret::method::ferret::Route::Adamw,
+        route: ferret::optim::Route::Adamw,
         learning_rate: 1e-3,
         schedule: ferret::optim::Schedule::Constant,
         weight_decay: 0.0,
         seed: 0,
     };
-    let run = dense::Run {
-        weights: weights.clone(),
+    let task = Task {
+        base: weights.clone(),
+        base_sha256: "0".repeat(64),
         settings,
-        state: None,
+        stop: None,
         secret: &secret,
         records: Sensitive::new(&records[..]),
     };
-    let mut trainer = dense::Trainer::new(Cpu::<f32>::new(), run).unwrap();
+    let mut trainer = dense::Trainer::new(Cpu::<f32>::new(), task, None).unwrap();
     for _ in 0..3 {
         trainer.step().unwrap();
     }
@@ -437,7 +435,8 @@ fn states() {
     let mut saved = weights.clone();
     assert_eq!(dense::State::load(&root, &mut saved).unwrap().unwrap().step, 3);
     let hash = checkpoint::tensors_sha256(&saved);
-    let (pointer, tensors) = (root.join("current.json"), root.join("at-3/tensors.safetensors"));
+    let (pointer, tensors) = (root.join("current.json"), root.join("at-3-tensors.safetensors"));
+    let named = std::fs::read_to_string(&pointer).unwrap();
     let whole = std::fs::read(&tensors).unwrap();
     let length = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
     let header = std::str::from_utf8(&whole[8..8 + length]).unwrap();
@@ -448,7 +447,7 @@ fn states() {
         "state",
         CASES,
         |case| match case % 8 {
-            0 => (&pointer, document(r#"{"step":3}"#, case / 8)),
+            0 => (&pointer, document(&named, case / 8)),
             1 | 2 => (&secret_file, document(&key, case / 8)),
             _ => {
                 let changed = document(header, case);

@@ -85,6 +85,11 @@ impl<F: Real> Tensor<F> {
         ops::slice_mut(&mut self.array)
     }
 
+    /// The content, row-major, without a copy; what stays is empty.
+    pub fn take(&mut self) -> Vec<F> {
+        std::mem::take(&mut self.array).into_raw_vec_and_offset().0
+    }
+
     fn take_rows(&self, rows: Range<usize>) -> ArrayView2<'_, F> {
         self.array.slice(s![rows, ..])
     }

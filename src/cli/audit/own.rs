@@ -113,7 +113,7 @@ fn declare(dir: &Path) -> Result<()> {
         Statement::from_json(&fsio::read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
     if !statement.not_met.iter().any(|note| note == AUDITED) {
         statement.not_met.push(AUDITED.into());
-        crate::cli::train::write_statement(dir, &statement)?;
+        crate::method::training::write_statement(dir, &statement)?;
     }
     Ok(())
 }

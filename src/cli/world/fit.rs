@@ -1,13 +1,13 @@
 //! Plain training on dense gradients, with nothing private about it: how the embedded model is made, and how the world is tried out.
 
-use crate::backend::{Cpu, Memory};
+use crate::backend::Cpu;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::Sum;
-use crate::method::MOST_STEPS;
-use crate::method::held::Held;
-use crate::model::{ParamId, Reduction, Weights};
-use crate::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
+use crate::method::run::{Run, Step, Watch, drive};
+use crate::method::{MOST_STEPS, Opening, Private, Sensitive};
+use crate::model::{Decoder, ParamId, Reduction, Weights};
+use crate::optim::{Gradient, Hyper, Schedule, Silent, Updates};
 use crate::rng::shuffle;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -47,44 +47,85 @@ pub fn fit(
     weights: Weights,
     examples: &[Example],
     settings: &Settings,
-    mut done: impl FnMut(f64),
-    mut after_epoch: impl FnMut(u32, &crate::model::Decoder<Cpu<f32>>) -> Result<()>,
+    done: impl FnMut(f64),
+    after_epoch: impl FnMut(u32, &Decoder<Cpu<f32>>) -> Result<()>,
 ) -> Result<Weights> {
     let steps = settings.steps(examples.len())?;
-    let mut held = Held::new(Cpu::<f32>::new(), weights)?;
-    let mut adam = AdamW::new(held.decoder().layout.len(), steps, settings.hyper, settings.schedule, Silent::None);
-    let mut rng = ChaCha8Rng::seed_from_u64(settings.seed);
-    let mut order: Vec<usize> = (0..examples.len()).collect();
-    let mut step = 0;
-    for epoch in 0..settings.epochs {
-        shuffle(&mut order, || rng.next_u64());
-        for chosen in order.chunks(settings.batch) {
-            let batch = batches::batch(chosen.iter().map(|&i| &examples[i]));
-            let weights = batch.weights(settings.reduction);
-            let decoder = held.decoder();
-            let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
-            let losses = decoder.backend.download(&decoder.backward(&batch, &weights, &mut sum))?;
-            let loss: f64 = losses.iter().zip(&weights).map(|(&l, &w)| f64::from(l) * f64::from(w)).sum();
-            if !loss.is_finite() {
-                return Err(Error::Diverged(format!("the loss is {loss} at step {step}: training has diverged")));
-            }
-            let grads = sum.into_grads();
-            let grads = grads.iter().flatten().map(|g| decoder.backend.download(g)).collect::<Result<Vec<_>>>()?;
-            held.update(
-                |_| true,
-                |tensors| {
-                    for (i, (tensor, gradient)) in tensors.iter_mut().zip(&grads).enumerate() {
-                        adam.step(step, ParamId(i), tensor, Gradient::Dense(gradient));
-                    }
-                    Ok(())
-                },
-            )?;
-            step += 1;
-            done(loss);
-        }
-        after_epoch(epoch + 1, held.decoder())?;
+    let decoder = Decoder::new(Cpu::<f32>::new(), weights)?;
+    let updates = Updates::adamw(decoder.layout.len(), steps, settings.hyper, settings.schedule, Silent::None);
+    let rng = ChaCha8Rng::seed_from_u64(settings.seed);
+    let order = (0..examples.len()).collect();
+    let mut fit = Fit { decoder, updates, rng, order, examples, settings, step: 0, steps };
+    drive(&mut fit, &mut Passes { done, after_epoch, steps: steps / settings.epochs.max(1) })?;
+    fit.decoder.weights()
+}
+
+/// A run without a boundary: everything here is public.
+struct Fit<'a> {
+    decoder: Decoder<Cpu<f32>>,
+    updates: Updates<Cpu<f32>>,
+    rng: ChaCha8Rng,
+    order: Vec<usize>,
+    examples: &'a [Example],
+    settings: &'a Settings,
+    step: u32,
+    steps: u32,
+}
+
+impl Run<Cpu<f32>> for Fit<'_> {
+    fn next(&self) -> Option<u32> {
+        (self.step < self.steps).then_some(self.step)
     }
-    held.into_weights()
+
+    fn progress(&self) -> (u64, u64) {
+        (self.step.into(), self.steps.into())
+    }
+
+    fn step(&mut self) -> Result<Option<Step>> {
+        let Some(step) = self.next() else { return Ok(None) };
+        let Self { decoder, updates, rng, order, examples, settings, .. } = self;
+        let place = step as usize % examples.len().div_ceil(settings.batch);
+        if place == 0 {
+            shuffle(order, || rng.next_u64());
+        }
+        let chosen = order.chunks(settings.batch).nth(place).unwrap_or_default();
+        let batch = batches::batch(chosen.iter().map(|&i| &examples[i]));
+        let weights = batch.weights(settings.reduction);
+        let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
+        let losses = decoder.backward(&batch, &weights, &mut sum);
+        let loss: f64 = losses.as_slice().iter().zip(&weights).map(|(&l, &w)| f64::from(l) * f64::from(w)).sum();
+        if !loss.is_finite() {
+            return Err(Error::Diverged(format!("the loss is {loss} at step {step}: training has diverged")));
+        }
+        for (i, (w, tensor)) in decoder.params.iter_mut().zip(sum.into_grads().iter().flatten()).enumerate() {
+            updates.step(&decoder.backend, step, ParamId(i), w, Gradient::Dense { tensor, scale: 1.0 });
+        }
+        self.step += 1;
+        let private = Private { records: chosen.len(), tokens: batch.rows(), loss: Some(loss) };
+        Ok(Some(Step { step, groups: Vec::new(), private: Sensitive::new(private) }))
+    }
+
+    fn decoder(&self) -> &Decoder<Cpu<f32>> {
+        &self.decoder
+    }
+}
+
+/// Tells the loss of each step, and shows the decoder after each pass of `steps` steps.
+struct Passes<D, E> {
+    done: D,
+    after_epoch: E,
+    steps: u32,
+}
+
+impl<D: FnMut(f64), E: FnMut(u32, &Decoder<Cpu<f32>>) -> Result<()>> Watch<Cpu<f32>> for Passes<D, E> {
+    fn after(&mut self, run: &mut dyn Run<Cpu<f32>>, step: Step) -> Result<()> {
+        let opening = Opening::evaluation("losses on public text, or of a trial that is not private");
+        (self.done)(step.private.open(&opening).loss.unwrap_or_default());
+        match (step.step + 1) % self.steps {
+            0 => (self.after_epoch)((step.step + 1) / self.steps, run.decoder()),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]

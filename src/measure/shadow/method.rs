@@ -2,24 +2,13 @@
 
 use super::MICRO_BATCH;
 use crate::error::{Error, Result};
+use crate::method::Method;
 use crate::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
-use crate::method::ferret::{Cuts, Route, Settings, Transcript};
+use crate::method::ferret::{Cuts, Settings, Transcript};
 use crate::method::groups::{Grouping, Groups};
 use crate::model::Layout;
-use crate::optim::Schedule;
-use crate::privacy::mi;
+use crate::optim::{Route, Schedule};
 use crate::privacy::statement::{Released, Sampler, Statement};
-use serde::Serialize;
-
-/// How a shadow model is trained.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Method {
-    /// By FERRET. The public seed is the audited run's where there is one, as an adversary would choose.
-    Ferret(Settings),
-    /// By a method that releases whole updates: nonprivate, dpsgd, ...
-    Dense(dense::Settings),
-}
 
 /// What the audited model's folder tells about its training.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,19 +30,22 @@ impl Known<'_> {
 
     /// How many records it was trained on.
     pub fn records(&self) -> Option<u64> {
-        let own = self.transcript.map(|t| t.settings.records);
-        own.or(self.record.map(|r| r.settings.records)).or(self.statement.map(|s| s.records))
+        self.run().map(|(method, _)| method.common().records).or(self.statement.map(|s| s.records))
     }
 
     /// The share of its planned steps that a run by the method `name` made: below 1 where it was told to stop early.
     pub fn share(&self, name: &str) -> f64 {
-        let own = self.transcript.filter(|t| t.settings.method == name).map(|t| (t.steps_run, t.settings.steps));
-        let own = own.or(self.own(name).map(|r| (r.steps_run, r.settings.steps)));
-        own.map_or(1.0, |(run, planned)| f64::from(run) / f64::from(planned))
+        self.own(name).map_or(1.0, |(method, steps_run)| f64::from(steps_run) / f64::from(method.steps()))
     }
 
-    fn own(&self, name: &str) -> Option<&dense::Record> {
-        self.record.filter(|r| r.settings.method.name() == name)
+    /// The method and its settings, and how many steps it made.
+    fn run(&self) -> Option<(Method, u32)> {
+        let ferret = self.transcript.map(|t| (Method::Ferret(t.settings.clone()), t.steps_run));
+        ferret.or_else(|| self.record.map(|r| (Method::Dense(r.settings.clone()), r.steps_run)))
+    }
+
+    fn own(&self, name: &str) -> Option<(Method, u32)> {
+        self.run().filter(|(method, _)| method.name() == name)
     }
 }
 
@@ -72,87 +64,73 @@ pub struct Changes {
     pub learning_rate: Option<f64>,
 }
 
+impl Changes {
+    /// The settings with what is to differ.
+    fn apply(self, mut method: Method) -> Method {
+        let (batch, epochs, rate) = match &mut method {
+            Method::Ferret(s) => {
+                s.epsilon = self.epsilon.unwrap_or(s.epsilon);
+                (&mut s.batch, &mut s.epochs, &mut s.learning_rate)
+            }
+            Method::Dense(s) => {
+                if let (dense::Method::Dpsgd(p) | dense::Method::DpSignsgd(p), Some(noise)) =
+                    (&mut s.method, self.noise_multiplier)
+                {
+                    p.noise_multiplier = noise;
+                }
+                (&mut s.batch, &mut s.epochs, &mut s.learning_rate)
+            }
+        };
+        *batch = self.batch.unwrap_or(*batch);
+        *epochs = self.epochs.unwrap_or(*epochs);
+        *rate = self.learning_rate.unwrap_or(*rate);
+        method
+    }
+}
+
 impl Method {
     /// The method called `name` for models of `layout`, on `records` records: settings from `changes`, else from what is `known` of a run
     /// by the same method, else the paper's (FERRET at 0.5 nats).
-    pub fn named(name: &str, layout: &Layout, known: Known, changes: Changes, records: usize) -> Result<Self> {
+    pub fn named(name: &str, layout: &Layout, known: Known, changes: Changes, records: usize) -> Result<Method> {
+        if let Some((method, _)) = known.own(name) {
+            return changes.apply(method).sized(records);
+        }
         let statement = known.statement.filter(|s| s.method == name);
         let (batch, epochs) = statement.map_or((50, 1), |s| {
             let batch = (s.sampling_rate * s.records as f64).round().max(1.0);
             let epochs = (s.steps as f64 / (s.records as f64 / batch).ceil()).round().max(1.0);
             (batch as u64, epochs as u32)
         });
-        let (batch, epochs) = (changes.batch.unwrap_or(batch), changes.epochs.unwrap_or(epochs));
-        if let Some(record) = known.own(name) {
-            let mut settings = record.settings.clone();
-            settings.epochs = changes.epochs.unwrap_or(settings.epochs);
-            settings.batch = changes.batch.unwrap_or(settings.batch);
-            settings.learning_rate = changes.learning_rate.unwrap_or(settings.learning_rate);
-            if let (dense::Method::Dpsgd(p) | dense::Method::DpSignsgd(p), Some(noise)) =
-                (&mut settings.method, changes.noise_multiplier)
-            {
-                p.noise_multiplier = noise;
+        let method = match (dense_method(name, statement, changes)?, Grouping::of_method(name)) {
+            (Some(method), _) => {
+                let plain = method == dense::Method::Nonprivate;
+                Method::Dense(dense::Settings {
+                    method,
+                    records: 1,
+                    batch,
+                    epochs,
+                    steps: None,
+                    sampler: statement.map_or(Sampler::Poisson, |s| s.sampler),
+                    micro_batch: MICRO_BATCH,
+                    route: Route::Adamw,
+                    learning_rate: if plain { 1e-4 } else { 2e-4 },
+                    schedule: if plain { Schedule::Linear { warmup: 0.1 } } else { Schedule::Constant },
+                    weight_decay: 1e-3,
+                    seed: 0,
+                })
             }
-            return Self::Dense(settings).sized(records);
-        }
-        if let Some(method) = dense_method(name, statement, changes)? {
-            let plain = method == dense::Method::Nonprivate;
-            let settings = dense::Settings {
-                method,
-                records: 1,
-                batch,
-                epochs,
-                steps: 1,
-                sampling_rate: 1.0,
-                sampler: statement.map_or(Sampler::Poisson, |s| s.sampler),
-                micro_batch: MICRO_BATCH as u32,
-                route: Route::Adamw,
-                learning_rate: changes.learning_rate.unwrap_or(if plain { 1e-4 } else { 2e-4 }),
-                schedule: if plain { Schedule::Linear { warmup: 0.1 } } else { Schedule::Constant },
-                weight_decay: 1e-3,
-                seed: 0,
-            };
-            return Self::Dense(settings).sized(records);
-        }
-        let own = known.transcript.filter(|t| t.settings.method == name).map(|t| t.settings.clone());
-        let mut settings = match (own, Grouping::of_method(name)) {
-            (Some(settings), _) => settings,
             (None, Some(grouping)) => {
-                Settings { batch, epochs, ..Settings::paper(name, Cuts::of(&Groups::new(layout, grouping)?.members)?) }
+                let groups = Cuts::of(&Groups::new(layout, grouping)?.members)?;
+                Method::Ferret(Settings { batch, epochs, ..Settings::paper(name, groups) })
             }
             (None, None) => {
                 return Err(Error::usage(format!(
                     "shadow models cannot be trained by {name}: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, \
-                     nonprivate, dpsgd, dp-signsgd, signsgd, qsgd, or the method of the audited model's transcript"
+                 nonprivate, dpsgd, dp-signsgd, signsgd, qsgd, or the method of the audited model's transcript"
                 )));
             }
         };
-        settings.epsilon = changes.epsilon.unwrap_or(settings.epsilon);
-        settings.epochs = changes.epochs.unwrap_or(settings.epochs);
-        settings.batch = changes.batch.unwrap_or(settings.batch);
-        settings.learning_rate = changes.learning_rate.unwrap_or(settings.learning_rate);
-        Self::Ferret(settings).sized(records)
-    }
-
-    /// The same for `records` records: as many epochs, batches as large as can be, the same budget.
-    pub fn sized(&self, records: usize) -> Result<Self> {
-        let n = records as u64;
-        let mut method = self.clone();
-        let (records, batch, epochs, steps, rate) = match &mut method {
-            Self::Ferret(s) => (&mut s.records, &mut s.batch, s.epochs, &mut s.steps, &mut s.sampling_rate),
-            Self::Dense(s) => (&mut s.records, &mut s.batch, s.epochs, &mut s.steps, &mut s.sampling_rate),
-        };
-        (*records, *batch) = (n, (*batch).min(n));
-        *steps = mi::run_steps(n, *batch, epochs)?;
-        *rate = *batch as f64 / n as f64;
-        match &mut method {
-            Self::Ferret(s) => {
-                s.p = Settings::fire_probability(s.epsilon, s.groups.len() as u64, s.steps.into(), s.sampling_rate);
-                s.check()?;
-            }
-            Self::Dense(s) => s.check()?,
-        }
-        Ok(method)
+        changes.apply(method).sized(records)
     }
 }
 
@@ -195,12 +173,12 @@ mod tests {
         let Method::Dense(s) = Method::named("dpsgd", &layout, known, Changes::default(), 100).unwrap() else {
             panic!()
         };
-        assert_eq!((s.records, s.batch, s.epochs, s.steps, s.sampling_rate), (100, 20, 2, 10, 0.2));
+        assert_eq!((s.records, s.batch, s.epochs, s.steps(), s.sampling_rate()), (100, 20, 2, 10, 0.2));
         let privacy = s.method.privacy().unwrap();
         assert_eq!((privacy.noise_multiplier, privacy.clip), (1.3, 0.5));
         let changes = Changes { batch: Some(7), noise_multiplier: Some(2.0), epochs: Some(3), ..Changes::default() };
         let Method::Dense(s) = Method::named("dpsgd", &layout, known, changes, 100).unwrap() else { panic!() };
-        assert_eq!((s.batch, s.steps, s.method.privacy().unwrap().noise_multiplier), (7, 45, 2.0));
+        assert_eq!((s.batch, s.steps(), s.method.privacy().unwrap().noise_multiplier), (7, 45, 2.0));
         // Nothing of another method's run is taken over.
         let Method::Dense(s) = Method::named("nonprivate", &layout, known, Changes::default(), 30).unwrap() else {
             panic!()
@@ -212,7 +190,7 @@ mod tests {
         let Method::Ferret(s) = Method::named("ferret-2", &layout, none, Changes::default(), 100).unwrap() else {
             panic!()
         };
-        assert_eq!((s.groups.len(), s.records, s.steps, s.epsilon), (2, 100, 2, 0.5));
+        assert_eq!((s.groups.len(), s.records, s.steps(), s.epsilon), (2, 100, 2, 0.5));
         assert!(Method::named("magic", &layout, none, Changes::default(), 100).is_err());
         // A batch of nothing is not taken for one of 1.
         for name in ["ferret-2", "nonprivate"] {

@@ -6,16 +6,17 @@
 mod method;
 mod plan;
 
-pub use method::{Changes, Known, Method};
+pub use crate::method::Method;
+pub use method::{Changes, Known};
 pub use plan::{Plan, Shadows};
 
-use super::cache::examples_sha256;
 use crate::audit::stats::Seeded;
 use crate::backend::Backend;
-use crate::data::Example;
+use crate::data::{Example, examples_sha256};
 use crate::error::{Error, Result};
-use crate::method::ferret::{Payload, Run, Trainer, Transcript, replay};
-use crate::method::{Sensitive, dense};
+use crate::method::ferret::{Transcript, replay};
+use crate::method::run::{GoOn, drive};
+use crate::method::{Record, Sensitive, run};
 use crate::model::Weights;
 use crate::model::checkpoint::{self, SaveOptions};
 use crate::rng::Secret;
@@ -26,7 +27,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Records computed on at once.
-const MICRO_BATCH: usize = 8;
+const MICRO_BATCH: u32 = 8;
 
 /// A trained shadow model.
 pub struct Shadow {
@@ -53,41 +54,27 @@ pub struct Task<'a> {
 }
 
 /// Train one shadow model. `go_on` is asked before every step and stops the work by an error.
-pub fn train_shadow<B: Backend>(backend: B, task: Task, mut go_on: impl FnMut() -> Result<()>) -> Result<Shadow> {
-    let stop = task.stop();
-    let Task { base, base_sha256, method, records, share: _, seed } = task;
-    let secret = Secret::insecure(seed);
-    match method {
-        Method::Ferret(settings) => {
-            let run = Run {
-                base,
-                base_sha256: base_sha256.to_owned(),
-                settings: settings.clone(),
-                releases: None,
-                secret: &secret,
-                records: Sensitive::new(records),
-                micro_batch: MICRO_BATCH,
-            };
-            let mut trainer = Trainer::new(backend, run)?;
-            while trainer.next_fire().is_some_and(|next| next < stop) {
-                go_on()?;
-                trainer.step()?;
-            }
-            let (weights, transcript) = trainer.finish(stop)?;
-            // True gradients are in no transcript.
-            Ok(Shadow { weights, transcript: (settings.payload == Payload::Sign).then_some(transcript) })
-        }
-        Method::Dense(settings) => {
-            let (settings, records) = (settings.clone(), Sensitive::new(records));
-            let run = dense::Run { weights: base, settings, state: None, secret: &secret, records };
-            let mut trainer = dense::Trainer::new(backend, run)?;
-            while trainer.next_step() < stop {
-                go_on()?;
-                trainer.step()?;
-            }
-            Ok(Shadow { weights: trainer.finish()?, transcript: None })
-        }
-    }
+pub fn train_shadow<B: Backend>(backend: B, task: Task, go_on: impl FnMut() -> Result<()>) -> Result<Shadow> {
+    let (stop, secret) = (task.stop(), Secret::insecure(task.seed));
+    let Task { base, base_sha256, method, records, .. } = task;
+    let task = run::Task {
+        base,
+        base_sha256: base_sha256.to_owned(),
+        settings: method.clone(),
+        stop: Some(stop),
+        secret: &secret,
+        records: Sensitive::new(records),
+    };
+    let mut run = task.begin(backend, None)?;
+    drive(&mut *run, &mut GoOn(go_on))?;
+    let done = run.finish()?;
+    let transcript = match done.record {
+        // True gradients are in no transcript.
+        record if !record.is_rebuildable() => None,
+        Record::Ferret(transcript) => Some(transcript),
+        Record::Dense(_) => None,
+    };
+    Ok(Shadow { weights: done.weights, transcript })
 }
 
 /// A folder of trained shadow models, by the hash of what made them; or none.
@@ -145,10 +132,7 @@ impl Store {
 impl Task<'_> {
     /// Steps that are made.
     fn stop(&self) -> u32 {
-        let steps = match self.method {
-            Method::Ferret(s) => s.steps,
-            Method::Dense(s) => s.steps,
-        };
+        let steps = self.method.steps();
         (f64::from(steps) * self.share).round().clamp(0.0, f64::from(steps)) as u32
     }
 
@@ -157,7 +141,7 @@ impl Task<'_> {
         let settings = serde_json::to_string(self.method).expect("plain values");
         let mut hash = Sha256::new();
         let (records, stop, seed) = (examples_sha256(self.records), self.stop().to_string(), self.seed.to_string());
-        for part in ["shadow 2", self.base_sha256, &settings, &records, &stop, &seed] {
+        for part in ["shadow 3", self.base_sha256, &settings, &records, &stop, &seed] {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }

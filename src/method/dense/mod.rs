@@ -16,13 +16,12 @@
 //! What floating point leaves open is said in [`crate::rng::secret`] and [`crate::ops::clip`]; one thing more: the clipped gradients are added in
 //! f32, so that taking a record away can also change how the others are rounded, by some 1e-7 of the sum.
 
-pub mod run;
 pub mod settings;
 pub mod state;
-pub mod statement;
+mod statement;
+pub mod trainer;
 
 pub use crate::ops::compress;
-pub use run::{Run, Step, Trainer};
 pub use settings::{ClipRule, ClipStyle, Method, Privacy, RECORD, Record, Settings, Variant};
 pub use state::State;
-pub use statement::Claims;
+pub use trainer::Trainer;

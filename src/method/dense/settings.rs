@@ -3,15 +3,16 @@
 use super::compress;
 use crate::error::{Error, Result};
 use crate::grad::{ClipFunction, Clipping, Style};
-use crate::method::MOST_STEPS;
-use crate::method::ferret::Route;
+use crate::method::common::{Common, Stored};
 use crate::method::groups::{Grouping, Groups};
 use crate::model::layout::Place;
 use crate::model::{Layout, ParamId};
-use crate::optim::Schedule;
+use crate::optim::{Route, Schedule};
 use crate::privacy::Event;
 use crate::privacy::statement::Sampler;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 /// What is done to the gradient before it leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -95,7 +96,7 @@ pub enum Variant {
 
 /// The settings of a run. Public, all of them, the number of records included.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct Settings {
     /// What is released.
     pub method: Method,
@@ -105,10 +106,9 @@ pub struct Settings {
     pub batch: u64,
     /// Passes over the records.
     pub epochs: u32,
-    /// Number of steps T the run was planned for.
-    pub steps: u32,
-    /// s = B / N.
-    pub sampling_rate: f64,
+    /// Steps T that the run was planned for, where they are not those of the passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
     /// How batches are drawn.
     pub sampler: Sampler,
     /// Records computed on at once; decides how sums are rounded, and who votes.
@@ -145,8 +145,8 @@ pub struct Record {
 }
 
 impl Record {
-    /// Version of the JSON form.
-    pub const VERSION: u32 = 1;
+    /// Version of the JSON form. Version 1 also stored what follows from the settings: steps and sampling rate.
+    pub const VERSION: u32 = 2;
 
     /// The file's text.
     pub fn to_json(&self) -> String {
@@ -156,12 +156,12 @@ impl Record {
     /// Read a file's text.
     pub fn from_json(text: &str) -> Result<Self> {
         let found: Self = serde_json::from_str(text).map_err(|e| Error::usage(e.to_string()))?;
-        if found.version != Self::VERSION || found.steps_run > found.settings.steps {
+        if !(1..=Self::VERSION).contains(&found.version) || found.steps_run > found.settings.steps() {
             return Err(Error::usage(format!(
-                "version {} with {} of {} steps: expected version {} and no more steps than planned",
+                "version {} with {} of {} steps: expected a version up to {} and no more steps than planned",
                 found.version,
                 found.steps_run,
-                found.settings.steps,
+                found.settings.steps(),
                 Self::VERSION
             )));
         }
@@ -249,40 +249,44 @@ impl Settings {
         let privacy = self.method.privacy().filter(|p| p.holds())?;
         Some(Event::SubsampledGaussian {
             noise_multiplier: privacy.noise_multiplier,
-            sampling_rate: self.sampling_rate,
+            sampling_rate: self.sampling_rate(),
             steps: steps.into(),
         })
     }
 
+    /// What every method is told.
+    pub fn common(&self) -> Common {
+        let &Self { records, batch, epochs, steps, sampler, micro_batch, route, learning_rate, schedule, .. } = self;
+        let &Self { weight_decay, seed, .. } = self;
+        Common {
+            records,
+            batch,
+            epochs,
+            steps,
+            sampler,
+            micro_batch,
+            route,
+            learning_rate,
+            schedule,
+            weight_decay,
+            seed,
+        }
+    }
+
+    /// Steps T that the run was planned for.
+    pub fn steps(&self) -> u32 {
+        self.common().steps()
+    }
+
+    /// s = B / N.
+    pub fn sampling_rate(&self) -> f64 {
+        self.common().sampling_rate()
+    }
+
     /// Whether the settings make sense and agree with each other.
     pub fn check(&self) -> Result<()> {
+        self.common().check()?;
         let refuse = |what: String| Err(Error::usage(what));
-        for (name, x) in [("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)] {
-            if !(x >= 0.0 && x.is_finite()) {
-                return refuse(format!("{name} is {x}, expected 0 or a number above it"));
-            }
-        }
-        if self.steps == 0 || self.steps > MOST_STEPS {
-            return refuse(format!("steps is {}, expected 1 to {MOST_STEPS}", self.steps));
-        }
-        if self.batch == 0 || self.batch > self.records {
-            return refuse(format!("batch is {} of {} records, expected 1 to all of them", self.batch, self.records));
-        }
-        let s = self.batch as f64 / self.records as f64;
-        if self.sampling_rate.is_nan() || (self.sampling_rate - s).abs() > 1e-9 * s {
-            return refuse(format!("sampling_rate is {}, but batch / records is {s}", self.sampling_rate));
-        }
-        if self.micro_batch == 0 {
-            return refuse("`micro_batch` 0 would never finish a batch: give at least 1".into());
-        }
-        if let Schedule::Linear { warmup } = self.schedule
-            && !(0.0..=1.0).contains(&warmup)
-        {
-            return refuse(format!("warmup is {warmup}, expected 0 to 1"));
-        }
-        if self.route == Route::Direct && self.weight_decay != 0.0 {
-            return refuse(format!("weight_decay is {}, but the direct route has none: expected 0", self.weight_decay));
-        }
         match &self.method {
             Method::Qsgd { bits } if !(2..=8).contains(bits) => {
                 refuse(format!("bits is {bits}, expected 2 to 8: one for the sign and at least one for the size"))
@@ -290,6 +294,23 @@ impl Settings {
             Method::Dpsgd(p) | Method::DpSignsgd(p) => p.check(),
             _ => Ok(()),
         }
+    }
+}
+
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut value = Value::deserialize(from)?;
+        let stored = Stored::take(&mut value);
+        let mut settings = Self::deserialize(value).map_err(D::Error::custom)?;
+        settings.steps = settings.steps.filter(|&t| t != Self { steps: None, ..settings.clone() }.steps());
+        stored.agrees(&[("sampling_rate", settings.sampling_rate())]).map_err(D::Error::custom)?;
+        Ok(settings)
     }
 }
 

@@ -6,61 +6,39 @@ use crate::model::Layout;
 use crate::privacy::mi::charge_event;
 use crate::privacy::statement::{Circumstances, Released, Sampler, Statement, VERSION};
 use crate::privacy::{Accountant, Pld, Rdp};
-use serde_json::{Value, json};
 
-/// Epsilon at a delta, by accountant; or why there is none.
-pub struct Claims {
-    delta: f64,
+/// What steps cost: epsilon by accountant, or why there is none; and nats of mutual information, where they are proven.
+#[derive(Clone, Default)]
+struct Claims {
     found: Vec<(&'static str, Result<f64, String>)>,
-    /// Nats of mutual information; none where nothing can be promised.
     nats: Option<f64>,
 }
 
-impl Claims {
-    /// Epsilon by accountant; none where nothing can be promised.
-    pub fn json(&self) -> Option<Value> {
-        let found = self.found.iter().filter_map(|(name, eps)| Some((name.to_lowercase(), json!(eps.as_ref().ok()?))));
-        (!self.found.is_empty()).then(|| Value::Object(found.collect()))
-    }
-
-    /// Nats of mutual information with a record, given all others; none where no finite number is proven.
-    pub fn nats(&self) -> Option<f64> {
-        self.nats.filter(|nats| nats.is_finite())
-    }
-}
-
 impl Settings {
-    /// What `steps` steps cost; nothing where nothing can be promised.
-    pub fn claims(&self, steps: u32, delta: f64) -> Result<Claims> {
+    /// What `steps` steps cost at `delta`; nothing where nothing can be promised.
+    fn claims(&self, steps: u32, delta: f64) -> Result<Claims> {
+        let Some(event) = self.event(steps) else { return Ok(Claims::default()) };
         let mut found = Vec::new();
-        if let Some(event) = self.event(steps) {
-            for accountant in [&Pld::default() as &dyn Accountant, &Rdp::default()] {
-                let epsilon = match accountant.epsilon(&event, delta) {
-                    Ok(bounds) if bounds.upper.is_finite() => Ok(bounds.upper),
-                    Ok(_) => Err(format!(
-                        "{} finds no finite epsilon at delta {delta}: the noise is too small",
-                        accountant.name()
-                    )),
-                    Err(Error::Privacy(why)) => Err(why),
-                    Err(e) => return Err(e),
-                };
-                found.push((accountant.name(), epsilon));
-            }
+        for accountant in [&Pld::default() as &dyn Accountant, &Rdp::default()] {
+            let epsilon = match accountant.epsilon(&event, delta) {
+                Ok(bounds) if bounds.upper.is_finite() => Ok(bounds.upper),
+                Ok(_) => Err(format!(
+                    "{} finds no finite epsilon at delta {delta}: the noise is too small",
+                    accountant.name()
+                )),
+                Err(Error::Privacy(why)) => Err(why),
+                Err(e) => return Err(e),
+            };
+            found.push((accountant.name(), epsilon));
         }
-        let nats = self.event(steps).map(|event| charge_event(&event, self.sampler)).transpose()?.map(|c| c.nats);
-        Ok(Claims { delta, found, nats })
+        let nats = Some(charge_event(&event, self.sampler)?.nats);
+        Ok(Claims { found, nats })
     }
 
-    /// The statement of a run of `steps_run` steps that cost `spent`, where `planned` was planned for.
-    pub fn statement(
-        &self,
-        layout: &Layout,
-        steps_run: u32,
-        spent: &Claims,
-        planned: Option<&Claims>,
-        circumstances: Circumstances,
-    ) -> Statement {
-        self.statement_by(VERSION, layout, steps_run, spent, planned, circumstances)
+    /// The statement of a run that stops after `stop` steps, with what was planned beside what was spent; (eps, delta) is claimed at
+    /// `delta`. `layout` is that of its model.
+    pub fn statement(&self, layout: &Layout, stop: u32, delta: f64, circumstances: Circumstances) -> Result<Statement> {
+        self.statement_by(VERSION, layout, stop, delta, circumstances)
     }
 
     /// [`Settings::statement`] by the rules of `version`.
@@ -68,12 +46,11 @@ impl Settings {
         &self,
         version: u32,
         layout: &Layout,
-        steps_run: u32,
-        spent: &Claims,
-        planned: Option<&Claims>,
+        stop: u32,
+        delta: f64,
         circumstances: Circumstances,
-    ) -> Statement {
-        let count = u64::from(steps_run);
+    ) -> Result<Statement> {
+        let count = u64::from(stop);
         let bits_per_update = self.method.compresses().then(|| self.method.bits_per_update(layout) as f64);
         let released = match self.method.privacy() {
             Some(&Privacy { noise_multiplier, clip, .. }) => {
@@ -82,19 +59,20 @@ impl Settings {
             None => Released::Gradients { count, bits_per_update },
         };
         let mut statement =
-            Statement::new(self.method.name(), released, self.sampler, self.records, self.sampling_rate, count)
+            Statement::new(self.method.name(), released, self.sampler, self.records, self.sampling_rate(), count)
                 .by_rules_of(version);
-        if let Some(event) = self.event(steps_run) {
+        if let Some(event) = self.event(stop) {
             statement.spent(event);
         }
-        for (claims, of) in [(Some(spent), "spent"), (planned, "planned")] {
-            let Some(claims) = claims else { continue };
+        let spent = self.claims(stop, delta)?;
+        let planned = if stop == self.steps() { spent.clone() } else { self.claims(self.steps(), delta)? };
+        for (claims, of) in [(spent, "spent"), (planned, "planned")] {
             if let Some(nats) = claims.nats.filter(|_| version > 2) {
                 statement.claim_nats(nats, of);
             }
-            for (name, epsilon) in &claims.found {
+            for (name, epsilon) in claims.found {
                 match epsilon {
-                    Ok(eps) => drop(statement.claim(statement.eps_delta(*eps, claims.delta), name, of)),
+                    Ok(eps) => drop(statement.claim(statement.eps_delta(eps, delta), name, of)),
                     Err(why) => statement.not_met.push(format!("{name}, {of}: {why}")),
                 }
             }
@@ -123,7 +101,25 @@ impl Settings {
                 statement.not_met.push(format!("not private: {what} were released without clipping or noise"));
             }
         }
-        statement.finish(circumstances)
+        Ok(statement.finish(circumstances))
+    }
+}
+
+impl Settings {
+    /// What a user should know before the run.
+    pub fn notes(&self) -> Vec<String> {
+        let Some(privacy) = self.method.privacy() else {
+            return vec![format!("{} is not private", self.method.name())];
+        };
+        let mut notes =
+            vec![format!("noise multiplier {:.4}, clipping bound {}", privacy.noise_multiplier, privacy.clip)];
+        if !privacy.holds() {
+            notes.push("not private: without clipping or without noise nothing is promised".into());
+        }
+        if self.sampler != Sampler::Poisson {
+            notes.push("(eps, delta) is proven for Poisson sampling only: the statement will promise nothing".into());
+        }
+        notes
     }
 }
 
@@ -131,11 +127,8 @@ impl Record {
     /// The statement that a run of this record makes, by the rules of the version of `stated`, and with its delta and circumstances:
     /// what no one can recompute. `layout` is that of its model.
     pub fn restate(&self, layout: &Layout, stated: &Statement) -> Result<Statement> {
-        let (settings, delta) = (&self.settings, stated.delta().unwrap_or(1e-5));
-        let (spent, planned) = (settings.claims(self.steps_run, delta)?, settings.claims(settings.steps, delta)?);
-        let circumstances = stated.circumstances();
-        let mut made =
-            settings.statement_by(stated.version, layout, self.steps_run, &spent, Some(&planned), circumstances);
+        let (delta, circumstances) = (stated.delta().unwrap_or(1e-5), stated.circumstances());
+        let mut made = self.settings.statement_by(stated.version, layout, self.steps_run, delta, circumstances)?;
         made.tuned_sha256 = Some(self.tuned_sha256.clone()).filter(|_| stated.version > 1);
         Ok(made)
     }

@@ -1,28 +1,20 @@
-//! From releases to weights: the one way, for training and for replay.
+//! From releases to weights: the one way, for training and for replay, wherever the weights lie.
 
-use super::settings::{Payload, Release, Route, Settings};
+use super::plan::{Plan, Released};
+use super::settings::{Payload, Settings};
 use super::transcript::{Releases, Transcript};
+use crate::backend::{Backend, Cpu, Memory};
 use crate::error::{Error, Result};
+use crate::kernel::Stored;
 use crate::model::checkpoint::{self, Checkpoint, Dtype};
-use crate::model::{Layout, ParamId, Weights};
-use crate::optim::{AdamW, Gradient, Hyper, direct};
+use crate::model::{Layout, Weights};
+use crate::optim::{Gradient, Updates};
 use crate::rng::DirectionStream;
 use std::path::Path;
 
-/// What a fired group sends.
-#[derive(Clone, Copy, Debug)]
-pub enum Released<'a> {
-    /// +1 or -1.
-    Bit(i8),
-    /// A noisy scalar, C included.
-    Scalar(f32),
-    /// The group's gradient, tensor by tensor, in the order of its members. Not private: the ablation.
-    Gradient(&'a [Vec<f32>]),
-}
-
 impl Releases {
     /// What fire `i` of the run sent.
-    pub(super) fn get(&self, i: usize) -> Released<'static> {
+    pub(super) fn get(&self, i: usize) -> Released {
         match self {
             Releases::Bits(bits) => Released::Bit(bits[i]),
             Releases::Scalars(scalars) => Released::Scalar(scalars[i]),
@@ -30,152 +22,135 @@ impl Releases {
     }
 }
 
-/// Applies releases, step by step.
+/// Applies releases, step by step, to weights in the memory of `B`, which come in layout order.
 ///
-/// Steps without a fire need no call. With AdamW and `--silent zero` they still move weights: [`Replayer::catch_up_all`] makes up
-/// for them before someone reads the weights, [`Replayer::finish`] at the end; a tensor that gets a gradient is brought up by itself.
-#[derive(Clone, Debug)]
-pub struct Replayer {
-    settings: Settings,
-    members: Vec<Vec<ParamId>>,
-    /// Number of scalars of every group.
-    dims: Vec<usize>,
-    /// None for the direct route.
-    adamw: Option<AdamW>,
+/// Steps without a fire need no call. With AdamW and silent groups that run on with a zero gradient they still move weights:
+/// [`Replayer::catch_up`] makes up for them before someone reads the weights; a tensor that gets a gradient is brought up by itself.
+pub struct Replayer<B: Backend> {
+    plan: Plan,
+    updates: Updates<B>,
     /// Every step below this is over.
     next: u32,
 }
 
-impl Replayer {
+impl<B: Backend> Replayer<B> {
     /// At the beginning of a run on weights of this layout.
     pub fn new(layout: &Layout, settings: &Settings) -> Result<Self> {
-        settings.check()?;
-        let members = settings.groups.members(layout)?;
-        let dims = members.iter().map(|g| g.iter().map(|&id| layout.spec(id).len()).sum()).collect();
-        let hyper = Hyper::new(settings.learning_rate, settings.weight_decay);
-        let adamw = (settings.route == Route::Adamw)
-            .then(|| AdamW::new(layout.len(), settings.steps, hyper, settings.schedule, settings.silent));
-        Ok(Self { settings: settings.clone(), members, dims, adamw, next: 0 })
+        let plan = Plan::new(layout, settings)?;
+        let updates = settings.common().updates(layout.len(), settings.silent);
+        Ok(Self { plan, updates, next: 0 })
     }
 
-    /// The parameters of `group`, in the order in which its direction runs over them.
-    pub fn members(&self, group: u32) -> &[ParamId] {
-        &self.members[group as usize]
+    /// What it follows.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
     }
 
-    /// The direction of (step, group).
-    pub fn direction(&self, step: u32, group: u32) -> DirectionStream {
-        let Settings { seed, direction, .. } = self.settings;
-        DirectionStream::new(seed, step, group, direction, self.dims[group as usize])
-    }
-
-    /// The factor of the direction that `released` stands for.
-    pub(super) fn scale(&self, released: Released) -> Result<f32> {
-        let c = self.settings.clip;
-        match (released, self.settings.release) {
-            (Released::Bit(b @ (1 | -1)), Release::Bit) => Ok((f64::from(b) * c) as f32),
-            (Released::Bit(b @ (1 | -1)), Release::Rr { flip, unbiased }) => {
-                Ok((if unbiased { f64::from(b) * c / (1.0 - 2.0 * flip) } else { f64::from(b) * c }) as f32)
-            }
-            (Released::Scalar(x), Release::Gaussian { .. }) if x.is_finite() => Ok(x),
-            (released, release) => {
-                let found = match released {
-                    Released::Bit(bit) => format!("the number {bit} where a sign belongs"),
-                    Released::Scalar(x) => format!("the scalar {x}"),
-                    Released::Gradient(_) => "a gradient".into(),
-                };
-                let expected = match release {
-                    Release::Bit => "a bit, +1 or -1",
-                    Release::Rr { .. } => "a flipped bit, +1 or -1",
-                    Release::Gaussian { .. } => "a finite scalar with noise",
-                };
-                Err(Error::Privacy(format!(
-                    "{found} was to be applied, and a fire releases {expected}: nothing was applied"
-                )))
-            }
-        }
-    }
-
-    /// Apply the releases of `step`, groups in rising order. Nothing is applied when one of them is outside the alphabet.
-    pub fn step<W: AsMut<[f32]>>(&mut self, step: u32, releases: &[(u32, Released)], weights: &mut [W]) -> Result<()> {
-        let sorted = releases.is_sorted_by(|a, b| a.0 < b.0);
-        if !sorted || releases.last().is_some_and(|r| r.0 as usize >= self.members.len()) {
-            return Err(Error::usage(format!("the releases of step {step} are not one a group in rising order")));
-        }
-        if step < self.next || step >= self.settings.steps {
-            return Err(Error::usage(format!("step {step} is not among {}..{}", self.next, self.settings.steps)));
-        }
-        for &(group, released) in releases {
-            match (released, self.settings.payload) {
-                (Released::Gradient(g), Payload::TrueGradient) => {
-                    let lens = self.members(group).iter().map(|id| weights[id.0].as_mut().len());
-                    if !lens.eq(g.iter().map(Vec::len)) {
-                        return Err(Error::usage(format!("the gradient of group {group} does not have its shape")));
-                    }
-                }
-                (Released::Gradient(_), _) => {
-                    return Err(Error::Privacy("a gradient is no release of this run".into()));
-                }
-                _ => self.scale(released).map(drop)?,
-            }
-        }
+    /// Apply the releases of `step`, groups in rising order, along the plan's `directions` of these groups. Nothing is applied when one
+    /// of them is outside the alphabet.
+    pub fn step(
+        &mut self,
+        b: &B,
+        step: u32,
+        releases: &[(u32, Released)],
+        directions: &[DirectionStream],
+        weights: &mut [B::Weight],
+    ) -> Result<()> {
+        self.begin(step, releases.iter().map(|r| r.0))?;
+        let scales = releases.iter().map(|r| self.plan.scale(r.1)).collect::<Result<Vec<_>>>()?;
         self.next = step + 1;
-        let rate = self.settings.schedule.rate(self.settings.learning_rate, step, self.settings.steps);
-        for &(group, released) in releases {
-            let along = match released {
-                Released::Gradient(_) => None,
-                _ => Some((self.direction(step, group), self.scale(released)?)),
-            };
+        for ((&(group, _), scale), direction) in releases.iter().zip(scales).zip(directions) {
             let mut offset = 0;
-            for (i, &id) in self.members[group as usize].iter().enumerate() {
-                let w = weights[id.0].as_mut();
-                let gradient = match (&along, released) {
-                    (Some((direction, scale)), _) => Gradient::Along { direction, offset, scale: *scale },
-                    (None, Released::Gradient(g)) => Gradient::Dense(&g[i]),
-                    (None, _) => unreachable!("only gradients have no direction"),
-                };
-                offset += w.len();
-                match &mut self.adamw {
-                    Some(adamw) => adamw.step(step, id, w, gradient),
-                    None => direct::step(w, gradient, rate),
-                }
+            for &id in self.plan.members(group) {
+                let w = &mut weights[id.0];
+                let (rows, cols) = b.weight_shape(w);
+                self.updates.step(b, step, id, w, Gradient::Along { direction, offset, scale });
+                offset += rows * cols;
             }
         }
         Ok(())
     }
 
-    /// Bring all weights to where they stand before `step`.
-    pub fn catch_up_all<W: AsMut<[f32]>>(&mut self, step: u32, weights: &mut [W]) {
-        if let Some(adamw) = &mut self.adamw {
-            adamw.catch_up_all(step.min(self.settings.steps), weights);
+    /// Apply whole gradients, tensor by tensor of each group: the ablation, which no transcript holds.
+    pub(super) fn step_gradients(
+        &mut self,
+        b: &B,
+        step: u32,
+        gradients: &[(u32, Vec<B::Tensor>)],
+        weights: &mut [B::Weight],
+    ) -> Result<()> {
+        self.begin(step, gradients.iter().map(|g| g.0))?;
+        self.next = step + 1;
+        for (group, gradient) in gradients {
+            for (&id, tensor) in self.plan.members(*group).iter().zip(gradient) {
+                self.updates.step(b, step, id, &mut weights[id.0], Gradient::Dense { tensor, scale: 1.0 });
+            }
         }
+        Ok(())
     }
 
-    /// The end, after `steps_run` steps: idle steps that are due are taken.
-    pub fn finish<W: AsMut<[f32]>>(mut self, steps_run: u32, weights: &mut [W]) {
-        self.catch_up_all(steps_run, weights);
+    /// Refuse a step that is over or beyond the run, and groups that are not the plan's, each once.
+    fn begin(&self, step: u32, groups: impl Iterator<Item = u32> + Clone) -> Result<()> {
+        let sorted = groups.clone().zip(groups.clone().skip(1)).all(|(a, b)| a < b);
+        if !sorted || groups.last().is_some_and(|g| g as usize >= self.plan.groups()) {
+            return Err(Error::usage(format!("the releases of step {step} are not one a group in rising order")));
+        }
+        let steps = self.plan.settings().steps();
+        if step < self.next || step >= steps {
+            return Err(Error::usage(format!("step {step} is not among {}..{steps}", self.next)));
+        }
+        Ok(())
+    }
+
+    /// Bring all weights to where they stand before `step`, or at the run's end.
+    pub fn catch_up(&mut self, b: &B, step: u32, weights: &mut [B::Weight]) {
+        self.updates.catch_up_all(b, step.min(self.plan.settings().steps()), weights);
     }
 
     /// Apply recorded releases to their fires; `progress` hears of each step before it is made. For replay, and for resuming a run.
-    pub fn apply<W: AsMut<[f32]>>(
+    pub fn apply(
         &mut self,
+        b: &B,
         fires: &[(u32, u32)],
         releases: &Releases,
-        weights: &mut [W],
+        weights: &mut [B::Weight],
         mut progress: impl FnMut(u32),
     ) -> Result<()> {
         if fires.len() != releases.len() {
             return Err(Error::usage(format!("{} releases for {} fires", releases.len(), fires.len())));
         }
         let mut done = 0;
-        for step in fires.chunk_by(|a, b| a.0 == b.0) {
-            let now: Vec<_> = step.iter().enumerate().map(|(j, f)| (f.1, releases.get(done + j))).collect();
-            progress(step[0].0);
-            self.step(step[0].0, &now, weights)?;
-            done += step.len();
+        for fired in fires.chunk_by(|a, b| a.0 == b.0) {
+            let step = fired[0].0;
+            let now: Vec<_> = fired.iter().enumerate().map(|(j, f)| (f.1, releases.get(done + j))).collect();
+            let directions: Vec<_> = fired.iter().map(|f| self.plan.direction(step, f.1)).collect();
+            progress(step);
+            self.step(b, step, &now, &directions, weights)?;
+            done += fired.len();
         }
         Ok(())
     }
+}
+
+/// The weights that these releases lead to after `stop` steps, on the CPU. There is one copy of them in memory at any time.
+pub(super) fn follow(
+    mut weights: Weights,
+    settings: &Settings,
+    fires: &[(u32, u32)],
+    releases: &Releases,
+    stop: u32,
+    progress: impl FnMut(u32),
+) -> Result<Weights> {
+    let b = Cpu::<f32>::new();
+    let mut replayer = Replayer::new(&weights.layout, settings)?;
+    let shapes = weights.layout.specs().iter().map(|s| s.matrix());
+    let tensors = std::mem::take(&mut weights.tensors);
+    let sent = tensors.into_iter().zip(shapes).map(|(t, (rows, cols))| b.weight(rows, cols, Stored::F32(t)));
+    let mut params = sent.collect::<Result<Vec<_>>>()?;
+    replayer.apply(&b, fires, releases, &mut params, progress)?;
+    replayer.catch_up(&b, stop, &mut params);
+    weights.tensors = params.iter_mut().map(|w| b.master(w).take()).collect();
+    Ok(weights)
 }
 
 /// The tuned weights of a finished run, from its base model and its transcript: no data, no matrix product, the same bytes on every
@@ -197,10 +172,8 @@ pub fn replay(base: Weights, transcript: &Transcript, progress: impl FnMut(u32))
             transcript.base_sha256
         )));
     }
-    let mut weights = base;
-    let mut replayer = Replayer::new(&weights.layout, &transcript.settings)?;
-    replayer.apply(&transcript.fires(), &transcript.releases, &mut weights.tensors, progress)?;
-    replayer.finish(transcript.steps_run, &mut weights.tensors);
+    let Transcript { settings, releases, steps_run, .. } = transcript;
+    let weights = follow(base, settings, &transcript.fires(), releases, *steps_run, progress)?;
     let found = checkpoint::tensors_sha256(&weights);
     if found != *tuned {
         return Err(Error::usage(format!(

@@ -1,54 +1,25 @@
 //! Everything that a FERRET run was told: what a transcript records beside the bits.
 
 use super::Cuts;
-use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::method::MOST_STEPS;
-use crate::optim::{Hyper, Schedule, Silent, Updates};
+use crate::method::common::{Common, Stored};
+use crate::optim::{Route, Schedule, Silent};
 use crate::privacy::mi::Accounting;
 use crate::privacy::statement::Sampler;
 use crate::rng::{Direction, Mask, count_fires, plan_fires};
-use serde::{Deserialize, Serialize};
-use std::f64::consts::LN_2;
-
-/// How releases reach the weights.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-#[serde(rename_all = "kebab-case")]
-pub enum Route {
-    /// As gradients of AdamW: the paper's set-up.
-    #[default]
-    Adamw,
-    /// `w -= lr * bit * C * u`: the paper's Algorithm 1. No weight decay.
-    Direct,
-}
-
-impl Route {
-    /// The rule by which releases change `tensors` tensors in the memory of `B`, in a run of `steps` steps.
-    pub fn updates<B: Backend>(
-        self,
-        tensors: usize,
-        steps: u32,
-        hyper: Hyper,
-        schedule: Schedule,
-        silent: Silent,
-    ) -> Updates<B> {
-        match self {
-            Self::Adamw => Updates::adamw(tensors, steps, hyper, schedule, silent),
-            Self::Direct => Updates::direct(tensors, steps, hyper.learning_rate, schedule),
-        }
-    }
-}
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
 
 /// How the fires are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum MaskKind {
-    /// Every (step, group) by itself with probability p.
-    #[default]
+    /// Every (step, group) by itself with probability p, as in the paper: the budget is met on average only.
     Bernoulli,
-    /// floor(nats / (s ln 2)) slots of the run, or as many as the exact accounting pays for: the budget is never exceeded.
+    /// floor(nats / (s ln 2)) slots of the run: the budget is never exceeded.
+    #[default]
     Exact,
 }
 
@@ -111,7 +82,7 @@ pub enum Engine {
 
 /// The settings of a run. Public, all of them, the number of records included.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(remote = "Self", deny_unknown_fields)]
 pub struct Settings {
     /// The method's name, `ferret-max` and so on.
     pub method: String,
@@ -128,12 +99,9 @@ pub struct Settings {
     pub batch: u64,
     /// Passes over the records.
     pub epochs: u32,
-    /// Number of steps T the run was planned for.
-    pub steps: u32,
-    /// s = B / N.
-    pub sampling_rate: f64,
-    /// Probability that a group fires at a step: `min(1, epsilon / (G T s ln 2))`.
-    pub p: f64,
+    /// Steps T that the run was planned for, where they are not those of the passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<u32>,
     /// How fires are drawn.
     pub mask: MaskKind,
     /// How directions are distributed.
@@ -160,6 +128,9 @@ pub struct Settings {
     pub batch_per: BatchPer,
     /// How inner products were computed.
     pub engine: Engine,
+    /// Records computed on at once. Files from before it was recorded count as the program's default.
+    #[serde(default = "usual_micro_batch")]
+    pub micro_batch: u32,
     /// Seed of the public randomness.
     pub seed: u64,
 }
@@ -171,8 +142,8 @@ const MOST_SLOTS: u64 = 10_000_000_000;
 const MOST_DRAWN: u64 = 1 << 24;
 
 impl Settings {
-    /// The paper's: bits through AdamW, idle steps with a zero gradient, directions on the sphere, Poisson batches of 50. Of sizes and
-    /// budget it says only that one record is seen in one step of one group; the caller fills them in.
+    /// The paper's: bits through AdamW, idle steps with a zero gradient, directions on the sphere, Poisson batches of 50, Bernoulli masks. Sizes and
+    /// budget are the caller's to fill in.
     pub fn paper(method: &str, groups: Cuts) -> Self {
         Self {
             method: method.into(),
@@ -182,9 +153,7 @@ impl Settings {
             records: 1,
             batch: 50,
             epochs: 1,
-            steps: 1,
-            sampling_rate: 1.0,
-            p: 1.0,
+            steps: None,
             mask: MaskKind::Bernoulli,
             direction: Direction::Sphere,
             release: Release::Bit,
@@ -198,26 +167,44 @@ impl Settings {
             sampler: Sampler::Poisson,
             batch_per: BatchPer::Step,
             engine: Engine::Backward,
+            micro_batch: usual_micro_batch(),
             seed: 0,
         }
     }
 
-    /// With the sampling rate and the firing probability that sizes and budget make.
-    pub fn planned(mut self) -> Self {
-        self.sampling_rate = self.batch as f64 / self.records as f64;
-        self.p = self.probability();
-        self
+    /// What every method is told.
+    pub fn common(&self) -> Common {
+        let &Self { records, batch, epochs, steps, sampler, micro_batch, route, learning_rate, schedule, .. } = self;
+        let &Self { weight_decay, seed, .. } = self;
+        Common {
+            records,
+            batch,
+            epochs,
+            steps,
+            sampler,
+            micro_batch,
+            route,
+            learning_rate,
+            schedule,
+            weight_decay,
+            seed,
+        }
     }
 
-    /// `min(1, epsilon / (G T s ln 2))`: the probability that spends `epsilon` in expectation.
-    pub fn fire_probability(epsilon: f64, groups: u64, steps: u64, sampling_rate: f64) -> f64 {
-        (epsilon / (groups as f64 * steps as f64 * sampling_rate * LN_2)).min(1.0)
+    /// Steps T that the run was planned for.
+    pub fn steps(&self) -> u32 {
+        self.common().steps()
+    }
+
+    /// s = B / N.
+    pub fn sampling_rate(&self) -> f64 {
+        self.common().sampling_rate()
     }
 
     /// The mask that these settings name.
     pub fn mask(&self) -> Mask {
         match self.mask {
-            MaskKind::Bernoulli => Mask::Bernoulli { p: self.p },
+            MaskKind::Bernoulli => Mask::Bernoulli { p: self.p() },
             MaskKind::Exact => Mask::Exact { slots: self.paid_slots() },
         }
     }
@@ -227,9 +214,9 @@ impl Settings {
         let groups = self.groups.len() as u32;
         match self.mask() {
             // A step's fires do not depend on the steps after it.
-            mask @ Mask::Bernoulli { .. } => plan_fires(self.seed, steps_run.min(self.steps), groups, mask),
+            mask @ Mask::Bernoulli { .. } => plan_fires(self.seed, steps_run.min(self.steps()), groups, mask),
             mask => {
-                let mut fires = plan_fires(self.seed, self.steps, groups, mask);
+                let mut fires = plan_fires(self.seed, self.steps(), groups, mask);
                 fires.truncate(fires.partition_point(|f| f.0 < steps_run));
                 fires
             }
@@ -240,16 +227,16 @@ impl Settings {
     pub fn count_fires(&self, steps_run: u32, most: u64) -> u64 {
         match self.mask() {
             // The exact mask is drawn for the whole run: what a part of it holds must be looked up.
-            Mask::Exact { slots } if steps_run < self.steps && slots < self.slots() => {
+            Mask::Exact { slots } if steps_run < self.steps() && slots < self.slots() => {
                 self.fires(steps_run).len() as u64
             }
-            mask => count_fires(self.seed, steps_run.min(self.steps), self.groups.len() as u32, mask, most),
+            mask => count_fires(self.seed, steps_run.min(self.steps()), self.groups.len() as u32, mask, most),
         }
     }
 
     /// G T: the (step, group) that may fire.
     fn slots(&self) -> u64 {
-        u64::from(self.steps) * self.groups.len() as u64
+        u64::from(self.steps()) * self.groups.len() as u64
     }
 
     /// Whether the settings make sense and agree with each other.
@@ -260,24 +247,16 @@ impl Settings {
         if !(self.method.starts_with("ferret") && self.method.len() <= 40 && self.method.chars().all(plain)) {
             return refuse("method is no name of FERRET's: ferret, ferret-max and so on are expected".into());
         }
-        let positive = [("epsilon", self.epsilon), ("clip", self.clip), ("sampling_rate", self.sampling_rate)];
-        for (name, x) in positive {
+        self.common().check()?;
+        for (name, x) in [("epsilon", self.epsilon), ("clip", self.clip)] {
             if !(x > 0.0 && x.is_finite()) {
                 return refuse(format!("{name} is {x}, expected a number above 0"));
             }
         }
-        for (name, x) in [("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)] {
-            if !(x >= 0.0 && x.is_finite()) {
-                return refuse(format!("{name} is {x}, expected 0 or a number above it"));
-            }
-        }
-        if self.steps == 0 || self.steps > MOST_STEPS {
-            return refuse(format!("steps is {}, expected 1 to {MOST_STEPS}", self.steps));
-        }
         if self.slots() > MOST_SLOTS {
             return refuse(format!(
                 "{} steps of {} groups are more than {MOST_SLOTS} slots",
-                self.steps,
+                self.steps(),
                 self.groups.len()
             ));
         }
@@ -290,13 +269,6 @@ impl Settings {
                 self.epsilon
             ));
         }
-        if self.batch == 0 || self.batch > self.records {
-            return refuse(format!("batch is {} of {} records, expected 1 to all of them", self.batch, self.records));
-        }
-        let s = self.batch as f64 / self.records as f64;
-        if (self.sampling_rate - s).abs() > 1e-9 * s {
-            return refuse(format!("sampling_rate is {}, but batch / records is {s}", self.sampling_rate));
-        }
         match self.release {
             Release::Bit => {}
             Release::Rr { flip, .. } if (0.0..0.5).contains(&flip) => {}
@@ -304,36 +276,41 @@ impl Settings {
             Release::Gaussian { dither } if dither > 0.0 && dither.is_finite() => {}
             Release::Gaussian { dither } => return refuse(format!("dither is {dither}, expected a number above 0")),
         }
-        let p = self.probability();
-        if self.p.is_nan() || p.is_nan() || (self.p - p).abs() > 1e-9 * p || self.p > 1.0 {
-            let by = match self.accounting {
-                Accounting::Paper => "epsilon / (G T s ln 2)",
-                Accounting::Exact => "the budget",
-            };
-            return refuse(format!("p is {}, but {by} makes it {p}", self.p));
-        }
-        if let Schedule::Linear { warmup } = self.schedule
-            && !(0.0..=1.0).contains(&warmup)
-        {
-            return refuse(format!("warmup is {warmup}, expected 0 to 1"));
-        }
         if self.sampler == Sampler::Shuffle && self.batch_per == BatchPer::Bit {
             return refuse("sampler shuffle has one batch a step: have batch_per step, or sample otherwise".into());
         }
         if self.payload == Payload::TrueGradient && self.release != Release::Bit {
             return refuse("payload true-gradient sends gradients: release must stay bit".into());
         }
-        if self.route == Route::Direct && self.weight_decay != 0.0 {
-            return refuse(format!("weight_decay is {}, but the direct route has none: expected 0", self.weight_decay));
-        }
         Ok(())
+    }
+}
+
+fn usual_micro_batch() -> u32 {
+    8
+}
+
+impl Serialize for Settings {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut value = Value::deserialize(from)?;
+        let stored = Stored::take(&mut value);
+        let mut settings = Self::deserialize(value).map_err(D::Error::custom)?;
+        settings.steps = settings.steps.filter(|&t| t != Self { steps: None, ..settings.clone() }.steps());
+        stored.agrees(&[("sampling_rate", settings.sampling_rate()), ("p", settings.p())]).map_err(D::Error::custom)?;
+        Ok(settings)
     }
 }
 
 #[cfg(test)]
 pub(super) fn example() -> Settings {
     let groups = Cuts::try_from("16x1".to_owned()).unwrap();
-    Settings { records: 1000, epochs: 3, steps: 60, seed: 1, ..Settings::paper("ferret-max", groups) }.planned()
+    Settings { records: 1000, epochs: 3, seed: 1, ..Settings::paper("ferret-max", groups) }
 }
 
 #[cfg(test)]
@@ -350,15 +327,11 @@ mod tests {
             ("method", |s| s.method = "ferret".repeat(10)),
             ("epsilon", |s| s.epsilon = f64::NAN),
             ("epsilon", |s| s.epsilon = 0.0),
-            ("p is", |s| s.epsilon = 0.6),
-            ("p is", |s| s.p *= 1.001),
-            ("p is", |s| s.p = f64::NAN),
-            ("sampling_rate", |s| s.records = 1001),
             ("batch", |s| s.batch = 0),
             ("batch", |s| s.batch = 1001),
-            ("steps", |s| s.steps = 0),
-            ("steps", |s| s.steps = u32::MAX),
-            ("p is", |s| s.steps = 61),
+            ("steps", |s| s.steps = Some(0)),
+            ("steps", |s| s.epochs = u32::MAX),
+            ("micro_batch", |s| s.micro_batch = 0),
             ("flip", |s| s.release = Release::Rr { flip: 0.5, unbiased: false }),
             ("dither", |s| s.release = Release::Gaussian { dither: -1.0 }),
             ("clip", |s| s.clip = f64::INFINITY),
@@ -382,8 +355,7 @@ mod tests {
     fn above_the_ceiling_everything_fires() {
         let mut s = example();
         s.epsilon = 1e3;
-        s.p = Settings::fire_probability(1e3, 16, 60, 0.05);
-        assert_eq!(s.p, 1.0);
+        assert_eq!(s.p(), 1.0);
         s.check().unwrap();
         assert_eq!(s.fires(60).len(), 960);
         s.mask = MaskKind::Exact;
@@ -402,5 +374,23 @@ mod tests {
             let some: Vec<_> = all.iter().copied().filter(|f| f.0 < 30).collect();
             assert_eq!(s.fires(30), some);
         }
+    }
+
+    /// Files of earlier versions hold what follows from the settings: it is passed over where it agrees, and refused where not.
+    #[test]
+    fn what_earlier_versions_stored_must_be_what_the_settings_make() {
+        let s = example();
+        let mut earlier = serde_json::to_value(&s).unwrap();
+        assert!(earlier.get("steps").is_none() && earlier.get("p").is_none());
+        (earlier["steps"], earlier["sampling_rate"], earlier["p"]) = (60.into(), 0.05.into(), s.p().into());
+        earlier.as_object_mut().unwrap().remove("micro_batch");
+        assert_eq!(serde_json::from_value::<Settings>(earlier.clone()).unwrap(), s);
+        for (name, value) in [("p", 0.5), ("sampling_rate", 0.06), ("p", f64::NAN), ("steps", 61.0), ("sead", 0.0)] {
+            let mut wrong = earlier.clone();
+            wrong[name] = if name == "steps" { 61.into() } else { value.into() };
+            assert!(serde_json::from_value::<Settings>(wrong).is_err(), "{name} {value}");
+        }
+        let own = Settings { steps: Some(61), ..s };
+        assert_eq!(serde_json::from_value::<Settings>(serde_json::to_value(&own).unwrap()).unwrap(), own);
     }
 }

@@ -1,10 +1,13 @@
 //! What a run gave away: from its settings and fires to releases, the event that accountants know, and the statement.
 
-use super::settings::{BatchPer, Payload, Release, Settings};
+use super::settings::{BatchPer, MaskKind, Payload, Release, Settings};
 use super::transcript::Transcript;
 use crate::error::Result;
 use crate::privacy::event::{Event, Fires};
+use crate::privacy::guarantee::number;
+use crate::privacy::mi::Accounting;
 use crate::privacy::statement::{Circumstances, Released, Statement, VERSION};
+use std::f64::consts::LN_2;
 
 impl Settings {
     /// How many batches were seen by how many bits each, for the accountants.
@@ -25,7 +28,7 @@ impl Settings {
 
     /// The event that has an (eps, delta): none for bits as they are, for true gradients, and where nothing fired.
     fn event(&self, fires: &[(u32, u32)]) -> Option<Event> {
-        let (shared, sampling_rate) = (self.shared(fires), self.sampling_rate);
+        let (shared, sampling_rate) = (self.shared(fires), self.sampling_rate());
         match self.release {
             _ if self.payload == Payload::TrueGradient || shared.is_empty() => None,
             Release::Bit | Release::Rr { flip: 0.0, .. } => None,
@@ -36,15 +39,9 @@ impl Settings {
         }
     }
 
-    /// The statement of a run of `steps_run` steps in which `fires` were released; (eps, delta) is claimed at `delta`.
-    pub fn statement(
-        &self,
-        fires: &[(u32, u32)],
-        steps_run: u32,
-        delta: f64,
-        circumstances: Circumstances,
-    ) -> Result<Statement> {
-        self.statement_by(VERSION, fires, steps_run, delta, circumstances)
+    /// The statement of a run that stops after `stop` steps; (eps, delta) is claimed at `delta`.
+    pub fn statement(&self, stop: u32, delta: f64, circumstances: Circumstances) -> Result<Statement> {
+        self.statement_by(VERSION, &self.fires(stop), stop, delta, circumstances)
     }
 
     /// [`Settings::statement`] by the rules of `version`.
@@ -66,7 +63,7 @@ impl Settings {
         };
         let steps = steps_run.into();
         let mut statement =
-            Statement::new(&*self.method, released, self.sampler, self.records, self.sampling_rate, steps)
+            Statement::new(&*self.method, released, self.sampler, self.records, self.sampling_rate(), steps)
                 .by_rules_of(version);
         statement.nats_planned = Some(self.epsilon);
         statement.accounting = (version > 2).then_some(self.accounting);
@@ -74,10 +71,39 @@ impl Settings {
         if let Some(event) = self.event(fires) {
             statement.claim_spent(event, delta)?;
         }
+        // A mask of fires that are drawn one by one meets its budget on average: what is over it is told.
+        if let Some(nats) = statement.nats_charged.filter(|n| version > 2 && *n > self.epsilon * (1.0 + 1e-9)) {
+            statement.not_met.push(format!(
+                "The planned budget of {} nats was exceeded: {} nats were charged. A Bernoulli mask meets a budget on average over its \
+                 seeds only.",
+                number(self.epsilon),
+                number(nats)
+            ));
+        }
         if self.payload == Payload::TrueGradient {
             statement.not_met.push("not private: the true gradients of fired groups were released".into());
         }
         Ok(statement.finish(circumstances))
+    }
+}
+
+impl Settings {
+    /// What a user should know before the run.
+    pub fn notes(&self) -> Vec<String> {
+        let ceiling = self.groups.len() as f64 * f64::from(self.steps()) * self.sampling_rate() * LN_2;
+        let mut notes = Vec::new();
+        if self.p() >= 1.0 && self.accounting == Accounting::Paper {
+            notes.push(format!(
+                "{} nats are above the ceiling G T s ln 2 = {ceiling:.4}: every group fires at every step, and {ceiling:.4} nats are spent",
+                self.epsilon
+            ));
+        } else if self.mask == MaskKind::Bernoulli {
+            notes.push(format!(
+                "{} nats are spent on average over Bernoulli masks: this seed's may be more, and the statement says so",
+                self.epsilon
+            ));
+        }
+        notes
     }
 }
 
@@ -107,14 +133,31 @@ mod tests {
     fn a_record_is_exposed_once_for_every_batch_drawn() {
         for (batch_per, batches) in [(BatchPer::Step, 2), (BatchPer::Bit, 3)] {
             let s = Settings { batch_per, ..example() };
-            let statement = s.statement(&FIRES, 60, 1e-5, Circumstances::default()).unwrap();
-            let exposed = 1.0 - (1.0 - s.sampling_rate).powi(batches);
+            let statement = s.statement_by(VERSION, &FIRES, 60, 1e-5, Circumstances::default()).unwrap();
+            let exposed = 1.0 - (1.0 - s.sampling_rate()).powi(batches);
             let claimed = statement.claims.iter().find_map(|c| match c.guarantee {
                 Guarantee::EpsDelta { eps: 0.0, delta, .. } => Some(delta),
                 _ => None,
             });
             approx::assert_relative_eq!(claimed.unwrap(), exposed, max_relative = 1e-12);
         }
+    }
+
+    /// The program's own mask never exceeds the budget. The paper's does for some seeds, and then says so.
+    #[test]
+    fn a_budget_is_kept_or_its_overrun_is_listed() {
+        let mut over = 0;
+        for seed in 0..40 {
+            for mask in [MaskKind::default(), MaskKind::Bernoulli] {
+                let s = Settings { mask, seed, epsilon: 1.0, ..example() };
+                let statement = s.statement(60, 1e-5, Circumstances::default()).unwrap();
+                let exceeded = statement.nats_charged.unwrap() > 1.0;
+                assert!(mask == MaskKind::Bernoulli || !exceeded, "seed {seed}");
+                assert_eq!(statement.not_met.iter().any(|n| n.contains("was exceeded")), exceeded, "seed {seed}");
+                over += u32::from(exceeded);
+            }
+        }
+        assert!((5..35).contains(&over), "{over} of 40 Bernoulli masks were over: the test needs both kinds");
     }
 
     #[test]
@@ -130,7 +173,7 @@ mod tests {
             assert_eq!(claimed, made.nats_charged, "{release:?}");
             (made.nats_charged.unwrap(), made.nats_paper)
         };
-        let paper = 3.0 * s.sampling_rate * std::f64::consts::LN_2;
+        let paper = 3.0 * s.sampling_rate() * std::f64::consts::LN_2;
         let (rr, noisy) = (Release::Rr { flip: 0.1, unbiased: false }, Release::Gaussian { dither: 1.5 });
         for batch_per in [BatchPer::Step, BatchPer::Bit] {
             let clean = nats(Release::Bit, batch_per, VERSION).0;

@@ -3,7 +3,7 @@
 //! ```text
 //! {
 //!   "format": "ferret transcript",
-//!   "version": 1,
+//!   "version": 2,
 //!   "base_sha256": "…",        SHA-256 of the base model's tensors
 //!   "tuned_sha256": "…",       of the tuned model's; null while the run is unfinished
 //!   "settings": { … },         see Settings: budget, sizes, optimizer, seed, …
@@ -19,7 +19,7 @@
 //! model's hash. Sizes and hashes have names that say what they are; numbers are read back to the last bit.
 //!
 //! Files of every version are read for ever, and the newest is written. A field that a later version adds has a default that means what
-//! its absence meant.
+//! its absence meant. Version 1 also stored what follows from the settings (steps, sampling rate, p), and no micro-batch.
 
 use super::settings::{Payload, Release, Settings};
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ use std::path::Path;
 pub const FILE: &str = "transcript.json";
 
 const FORMAT: &str = "ferret transcript";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// What was released, in the order of the fires.
 #[derive(Clone, Debug, PartialEq)]
@@ -131,8 +131,8 @@ impl Transcript {
             }
         }
         self.settings.check()?;
-        if self.steps_run > self.settings.steps {
-            return refuse(format!("{} steps were run of {} planned", self.steps_run, self.settings.steps));
+        if self.steps_run > self.settings.steps() {
+            return refuse(format!("{} steps were run of {} planned", self.steps_run, self.settings.steps()));
         }
         match (&self.releases, self.settings.release) {
             (Releases::Bits(bits), Release::Bit | Release::Rr { .. }) => {

@@ -1,10 +1,10 @@
 //! From a grid to its runs: rows, the learning rates each tries, and the results.
 
 use super::{Grid, Kind};
-use crate::method::ferret::{Payload, Route};
-use crate::optim::{Schedule, Silent};
+use crate::method::ferret::Payload;
+use crate::optim::{Route, Schedule, Silent};
 use crate::rng::Direction;
-use crate::study::spec::{Method, Part, Reading, Release, Spec};
+use crate::study::spec::{Goal, Part, Reading, Release, Spec};
 use std::collections::HashMap;
 
 /// What stays the same in all runs of a study.
@@ -25,8 +25,8 @@ pub struct Tuned {
 pub struct Row {
     /// How tables call it.
     pub name: String,
-    /// The method, with what is its alone.
-    pub method: Method,
+    /// What is asked for, with its budget.
+    pub method: Goal,
     /// Expected batch size.
     pub batch: u64,
     /// Passes.
@@ -50,20 +50,20 @@ impl Row {
     /// Whether it is a run of the method that a grid names so.
     pub(super) fn is_of(&self, method: &str) -> bool {
         match &self.method {
-            Method::Base => false,
-            Method::Ferret(reading) => reading.variant == method,
-            Method::Dpsgd { .. } => method == "dpsgd",
-            Method::Nonprivate => method == "nonprivate",
+            Goal::Base => false,
+            Goal::Ferret(reading) => reading.variant == method,
+            Goal::Dpsgd { .. } => method == "dpsgd",
+            Goal::Nonprivate => method == "nonprivate",
         }
     }
 
     fn budget(&self) -> Option<f64> {
         match &self.method {
-            Method::Ferret(reading) => match reading.release {
+            Goal::Ferret(reading) => match reading.release {
                 Release::Bit => Some(reading.nats),
                 Release::Rr { eps } | Release::Gaussian { eps } => Some(eps),
             },
-            Method::Dpsgd { eps } => Some(*eps),
+            Goal::Dpsgd { eps } => Some(*eps),
             _ => self.steps_of.as_ref().map(|reading| reading.nats),
         }
     }
@@ -80,7 +80,7 @@ impl Grid {
     pub fn rows(&self) -> Vec<Row> {
         let mut rows = vec![Row {
             name: "base model".into(),
-            method: Method::Base,
+            method: Goal::Base,
             batch: 1,
             epochs: self.epochs[0],
             steps_of: None,
@@ -104,12 +104,12 @@ impl Grid {
                     for &budget in &self.budgets {
                         let private = budget.is_finite();
                         let (name, method, centre) = match method.as_str() {
-                            "nonprivate" if !private => ("non-private".to_owned(), Method::Nonprivate, 1e-3),
-                            "dpsgd" if private => ("DPSGD".to_owned(), Method::Dpsgd { eps: budget }, 3e-3),
+                            "nonprivate" if !private => ("non-private".to_owned(), Goal::Nonprivate, 1e-3),
+                            "dpsgd" if private => ("DPSGD".to_owned(), Goal::Dpsgd { eps: budget }, 3e-3),
                             variant if private && variant.starts_with("ferret") => {
                                 let reading = Reading::paper(variant, budget);
                                 let centre = centre(&reading, batch);
-                                (variant.to_uppercase(), Method::Ferret(reading), centre)
+                                (variant.to_uppercase(), Goal::Ferret(reading), centre)
                             }
                             _ => continue,
                         };
@@ -123,8 +123,8 @@ impl Grid {
                     let at = if several { format!(", B = {batch}") } else { String::new() };
                     for &budget in self.budgets.iter().filter(|b| b.is_finite()) {
                         let (name, method, centre) = match method.as_str() {
-                            "dpsgd" => ("DPSGD", Method::Dpsgd { eps: budget }, 3e-3),
-                            _ => ("non-private", Method::Nonprivate, 1e-3),
+                            "dpsgd" => ("DPSGD", Goal::Dpsgd { eps: budget }, 3e-3),
+                            _ => ("non-private", Goal::Nonprivate, 1e-3),
                         };
                         let name = format!("{name}, steps of {}{at}", like.to_uppercase());
                         let steps_of = Some(Reading::paper(like, budget));
@@ -157,7 +157,7 @@ impl Grid {
                                     Reading { route, silent, direction, payload, ..Reading::paper(variant, nats) };
                                 let centre = centre(&reading, batch);
                                 let name = format!("{}, {sends}, {update}, B = {batch}", variant.to_uppercase());
-                                let method = Method::Ferret(reading);
+                                let method = Goal::Ferret(reading);
                                 rows.push(Row { name, method, batch, epochs, steps_of: None, centre });
                             }
                         }
@@ -181,7 +181,7 @@ impl Grid {
                     let name = format!("DPSGD, B = {batch}");
                     // Noise on a batch of one is as large as the gradient: a smaller step.
                     let centre = 3e-3 * (batch as f64 / 50.0).sqrt().clamp(0.05, 2.0);
-                    rows.push(Row { name, method: Method::Dpsgd { eps }, batch, epochs, steps_of: None, centre });
+                    rows.push(Row { name, method: Goal::Dpsgd { eps }, batch, epochs, steps_of: None, centre });
                 }
             }
         }
@@ -198,13 +198,13 @@ impl Grid {
         let centre = centre(&reading, batch) / nats.sqrt();
         let unit = if nats == 1.0 { "nat" } else { "nats" };
         let name = format!("{}-{how}, {nats} {unit}, B = {batch}", variant.to_uppercase());
-        Row { name, method: Method::Ferret(reading), batch, epochs, steps_of: None, centre }
+        Row { name, method: Goal::Ferret(reading), batch, epochs, steps_of: None, centre }
     }
 
     /// The rows that are tuned, one a key: the cell nearest the middle of budgets and lengths stands for the others.
     pub fn tuned_rows(&self) -> Vec<Row> {
         let mut keys: Vec<(String, Vec<Row>)> = Vec::new();
-        for row in self.rows().into_iter().filter(|r| r.method != Method::Base) {
+        for row in self.rows().into_iter().filter(|r| r.method != Goal::Base) {
             let key = row.key(self.tune_cells);
             match keys.iter_mut().find(|k| k.0 == key) {
                 Some((_, rows)) => rows.push(row),

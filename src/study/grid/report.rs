@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::fsio;
 use crate::study::arm::Outcome;
 use crate::study::paper::Cell as PaperCell;
-use crate::study::spec::{Method, Spec};
+use crate::study::spec::{Goal, Spec};
 use crate::study::verdict::Verdict;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -305,5 +305,5 @@ impl Report {
 
 /// Whether a group is the base model's.
 fn is_base(group: &Group) -> bool {
-    group.spec.method == Method::Base
+    group.spec.method == Goal::Base
 }

@@ -4,7 +4,7 @@ use super::{Group, is_base};
 use crate::privacy::guarantee::Guarantee;
 use crate::privacy::statement::Released;
 use crate::study::grid::{Grid, Row, sheet::Sheet};
-use crate::study::spec::Method;
+use crate::study::spec::Goal;
 use crate::study::verdict::{Verdict, interval};
 use std::collections::HashMap;
 
@@ -95,7 +95,7 @@ fn finding(
         let by_tuning = key.and_then(|k| chosen.get(&k)).map(|c| c.1);
         by_tuning.or_else(|| g.spread(|o| o.test_loss).map(|s| s.mean)).unwrap_or(f64::INFINITY)
     };
-    let dpsgd = |g: &&&Group| matches!(g.spec.method, Method::Dpsgd { .. });
+    let dpsgd = |g: &&&Group| matches!(g.spec.method, Goal::Dpsgd { .. });
     let best = |of: &dyn Fn(&&&Group) -> bool| {
         here.iter().filter(|g| of(g)).min_by(|a, b| score(a).total_cmp(&score(b))).copied()
     };

@@ -6,7 +6,7 @@ use crate::study::figures::{self, BudgetLine};
 use crate::study::grid::{Finished, Grid, Kind};
 use crate::study::html::{Page, Part, Section};
 use crate::study::plot::{Axis, BarChart};
-use crate::study::spec::Method;
+use crate::study::spec::Goal;
 use crate::study::toy;
 
 /// The page of a finished study. `command` repeats it.
@@ -124,7 +124,7 @@ fn copy(run: &Finished) -> Option<Outcome> {
 fn against_budget(grid: &Grid, groups: &[Group]) -> Vec<String> {
     let mut out = Vec::new();
     for &epochs in &grid.epochs {
-        let level = |g: &&Group| is_base(g) || (g.spec.method == Method::Nonprivate && g.spec.epochs == epochs);
+        let level = |g: &&Group| is_base(g) || (g.spec.method == Goal::Nonprivate && g.spec.epochs == epochs);
         let references: Vec<(String, f64)> = groups
             .iter()
             .filter(|g| g.spec.steps_of.is_none())

@@ -3,7 +3,7 @@
 use super::{Group, MEASURES, is_base, number, show};
 use crate::study::grid::{Grid, sheet::Sheet};
 use crate::study::paper;
-use crate::study::spec::Method;
+use crate::study::spec::Goal;
 use crate::study::verdict::{self, Cell, Sample, Verdict};
 use std::collections::HashMap;
 
@@ -128,11 +128,9 @@ fn cells(groups: &[Group], variant: &str) -> Vec<Cell> {
                 name: format!("{epochs} epochs, budget {budget}"),
                 ferret: samples(ferret),
                 dpsgd: of(&|g| {
-                    matches!(g.spec.method, Method::Dpsgd { .. })
-                        && g.spec.epochs == epochs
-                        && g.spec.column() == budget
+                    matches!(g.spec.method, Goal::Dpsgd { .. }) && g.spec.epochs == epochs && g.spec.column() == budget
                 }),
-                nonprivate: of(&|g| g.spec.method == Method::Nonprivate && g.spec.epochs == epochs),
+                nonprivate: of(&|g| g.spec.method == Goal::Nonprivate && g.spec.epochs == epochs),
             }
         })
         .collect()

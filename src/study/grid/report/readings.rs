@@ -2,7 +2,7 @@
 
 use super::{Group, is_base};
 use crate::study::grid::{Grid, sheet::Sheet};
-use crate::study::spec::Method;
+use crate::study::spec::Goal;
 use crate::study::verdict::Verdict;
 
 /// Mean nats gained over the base model, paired by seed, with the bits (or fires) of the run.
@@ -101,7 +101,7 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
 /// What each choice does, averaged over the others: rows differ in one word.
 fn along(groups: &[Group], base: Option<&Group>) -> Option<String> {
     let trained =
-        |g: &&Group| matches!(&g.spec.method, Method::Ferret(r) if r.payload == crate::method::ferret::Payload::Sign);
+        |g: &&Group| matches!(&g.spec.method, Goal::Ferret(r) if r.payload == crate::method::ferret::Payload::Sign);
     let mean_of = |pick: &dyn Fn(&Group) -> bool| {
         let gained: Vec<f64> =
             groups.iter().filter(trained).filter(|g| pick(g)).flat_map(|g| gains(base, g)).map(|g| g.0).collect();

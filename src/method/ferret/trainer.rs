@@ -3,84 +3,56 @@
 //! The plan comes first and touches no data: silent steps cost nothing but AdamW's idle arithmetic. A fired step runs forward once
 //! and backward down to the lowest fired block.
 //!
-//! On the CPU the weights are those of replay at every step. On a device they are updated there (`device.rs`): what comes back
-//! from it in a step is one number a fired group, and the loss.
+//! Weights are updated where they lie, by the replayer. In host memory they are those of replay at every step. What a device holds
+//! follows the same arithmetic up to how it rounds, and serves to compute the next bits: what is published is then replayed from the
+//! base model on the CPU, when the run ends. All that comes back from a device in a step is one number a fired group, and the loss.
 
-use super::device::Device;
-use super::replay::{Released, Replayer};
-use super::settings::{BatchPer, Engine, Payload, Release, Route, Settings};
-use super::transcript::{Releases, Transcript, on_grid};
+use super::plan::Released;
+use super::replay::{Replayer, follow};
+use super::settings::{BatchPer, Engine, Payload, Release, Settings};
+use super::transcript::{FILE, Releases, Transcript, on_grid};
 use crate::backend::Backend;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::{GroupDirection, GroupDot, Sum};
-use crate::method::held::is_host;
-use crate::method::tally::Seen;
-use crate::method::{Held, Opening, Samples, Sensitive};
-use crate::model::{Batch, Decoder, ParamId, Reduction, Weights};
-use crate::optim::Silent;
+use crate::method::list::Record;
+use crate::method::run::{Finished, Run, Step, Task};
+use crate::method::tally::{Private, Sums, is_host};
+use crate::method::{Opening, Sensitive, state};
+use crate::model::{Batch, Decoder, Reduction, Weights, checkpoint};
 use crate::rng::{DirectionStream, Secret, SecretDomain, coin};
-
-pub use crate::method::tally::Private;
-
-/// What a run is made of.
-pub struct Run<'a> {
-    /// The model it begins at.
-    pub base: Weights,
-    /// SHA-256 of the base model's tensors.
-    pub base_sha256: String,
-    /// What it is told.
-    pub settings: Settings,
-    /// The releases of an earlier part of the same run, to continue after.
-    pub releases: Option<Releases>,
-    /// The generator of samples, flips and noise.
-    pub secret: &'a Secret,
-    /// What it learns from.
-    pub records: Sensitive<&'a [Example]>,
-    /// Records computed on at once.
-    pub micro_batch: usize,
-}
+use std::path::Path;
 
 /// A run in progress.
 pub struct Trainer<'a, B: Backend> {
-    held: Held<B>,
-    replayer: Replayer,
-    /// None where the weights lie in host memory and the replayer updates them.
-    device: Option<Device<B>>,
+    decoder: Decoder<B>,
+    replayer: Replayer<B>,
+    /// What the published weights are replayed from; none where those of the decoder are already.
+    base: Option<Weights>,
     settings: Settings,
+    /// Steps that are made of those planned.
+    stop: u32,
     /// The fires of the whole run, in order, and how many of them are over.
     fires: Vec<(u32, u32)>,
     done: usize,
+    /// The same, counted by step.
+    computed: (u64, u64),
     releases: Releases,
     base_sha256: String,
     secret: &'a Secret,
     records: Sensitive<&'a [Example]>,
-    micro_batch: usize,
-}
-
-/// What a computed step may tell.
-pub struct Step {
-    /// Which step.
-    pub step: u32,
-    /// The groups that fired: public.
-    pub groups: Vec<u32>,
-    /// What the step's batch gave away besides the release; for logs that say so.
-    pub private: Sensitive<Private>,
 }
 
 /// Records, and the fired groups that see them.
 type Sample = (Sensitive<Vec<usize>>, Vec<u32>);
 
 impl<'a, B: Backend> Trainer<'a, B> {
-    /// Begin, or continue.
-    pub fn new(backend: B, run: Run<'a>) -> Result<Self> {
-        let Run { base, base_sha256, settings, releases, secret, records, micro_batch } = run;
-        settings.check()?;
-        if micro_batch == 0 {
-            return Err(Error::usage("`micro_batch` 0 would never finish a batch: give at least 1"));
-        }
+    /// Begin, or continue after the `releases` of an earlier part of the same run.
+    pub fn new(backend: B, task: Task<'a, Settings>, releases: Option<Releases>) -> Result<Self> {
+        let Task { base, base_sha256, settings, stop, secret, records } = task;
         let mut replayer = Replayer::new(&base.layout, &settings)?;
-        let fires = settings.fires(settings.steps);
+        let stop = stop.unwrap_or(u32::MAX).min(settings.steps());
+        let fires = replayer.plan().fires(stop);
         let releases = releases.unwrap_or(match settings.release {
             Release::Gaussian { .. } => Releases::Scalars(Vec::new()),
             _ => Releases::Bits(Vec::new()),
@@ -89,23 +61,25 @@ impl<'a, B: Backend> Trainer<'a, B> {
         if done > fires.len() || (done > 0 && done < fires.len() && fires[done - 1].0 == fires[done].0) {
             return Err(Error::usage("the saved releases end in the middle of a step: they are not of this run"));
         }
-        let mut device = (!is_host(&backend)).then(|| Device::new(base.clone(), &settings));
-        let mut held = Held::new(backend, base)?;
-        match &mut device {
-            Some(device) => device.resume(&mut held, &replayer, &fires[..done], &releases)?,
-            None => held.update(|_| true, |weights| replayer.apply(&fires[..done], &releases, weights, |_| ()))?,
-        }
-        Ok(Self { held, replayer, device, settings, fires, done, releases, base_sha256, secret, records, micro_batch })
-    }
-
-    /// The step that will be computed next; none when all fires are over.
-    pub fn next_fire(&self) -> Option<u32> {
-        self.fires.get(self.done).map(|f| f.0)
-    }
-
-    /// All fires of the run and how many are over.
-    pub fn progress(&self) -> (usize, usize) {
-        (self.done, self.fires.len())
+        let exact = is_host(&backend) || settings.payload == Payload::TrueGradient;
+        let kept = (!exact).then(|| base.clone());
+        let mut decoder = Decoder::new(backend, base)?;
+        replayer.apply(&decoder.backend, &fires[..done], &releases, &mut decoder.params, |_| ())?;
+        let steps = |fires: &[(u32, u32)]| fires.chunk_by(|a, b| a.0 == b.0).count() as u64;
+        Ok(Self {
+            decoder,
+            replayer,
+            base: kept,
+            settings,
+            stop,
+            computed: (steps(&fires[..done]), steps(&fires)),
+            fires,
+            done,
+            releases,
+            base_sha256,
+            secret,
+            records,
+        })
     }
 
     /// What has been released.
@@ -113,59 +87,8 @@ impl<'a, B: Backend> Trainer<'a, B> {
         &self.releases
     }
 
-    /// Compute the next step in which a group fires, release and update; none when there is none.
-    pub fn step(&mut self) -> Result<Option<Step>> {
-        let Some(step) = self.next_fire() else { return Ok(None) };
-        let groups: Vec<u32> = self.fires[self.done..].iter().take_while(|f| f.0 == step).map(|f| f.1).collect();
-        let Self { held, replayer, device, .. } = self;
-        match device {
-            Some(device) => device.catch_up_all(held, step),
-            None => held.update(
-                |_| true,
-                |weights| {
-                    replayer.catch_up_all(step, weights);
-                    Ok(())
-                },
-            )?,
-        }
-        let private = match self.settings.payload {
-            Payload::Sign => self.release_signs(step, &groups)?,
-            Payload::TrueGradient => self.release_gradients(step, &groups)?,
-        };
-        self.done += groups.len();
-        Ok(Some(Step { step, groups, private }))
-    }
-
-    /// The end after `steps_run` steps: idle steps are made up for, and the transcript names the result.
-    pub fn finish(self, steps_run: u32) -> Result<(Weights, Transcript)> {
-        let Self { mut held, replayer, device, settings, fires, done, releases, base_sha256, .. } = self;
-        let weights = match device {
-            Some(device) if settings.payload == Payload::Sign => {
-                drop(held);
-                device.replay(&settings, &fires[..done], &releases, steps_run)?
-            }
-            Some(mut device) => {
-                device.catch_up_all(&mut held, steps_run.min(settings.steps));
-                held.into_weights()?
-            }
-            None => {
-                held.update(
-                    |_| true,
-                    |weights| {
-                        replayer.finish(steps_run, weights);
-                        Ok(())
-                    },
-                )?;
-                held.into_weights()?
-            }
-        };
-        weights.check_finite(steps_run)?;
-        let tuned_sha256 = Some(crate::model::checkpoint::tensors_sha256(&weights));
-        Ok((weights, Transcript { base_sha256, tuned_sha256, settings, steps_run, releases }))
-    }
-
     /// The transcript so far, for resuming.
-    pub fn so_far(&self) -> Transcript {
+    fn so_far(&self) -> Transcript {
         Transcript {
             base_sha256: self.base_sha256.clone(),
             tuned_sha256: None,
@@ -175,21 +98,39 @@ impl<'a, B: Backend> Trainer<'a, B> {
         }
     }
 
-    /// The decoder as of the last computed step; idle steps since then are not in it.
-    pub fn decoder(&self) -> &Decoder<B> {
-        self.held.decoder()
+    /// The releases of the unfinished run that [`Run::save`] left in `root`; none where there are none.
+    pub fn saved(root: &Path, task: &Task<'_, Settings>) -> Result<Option<Releases>> {
+        let Some((_, path)) = state::current(root)? else { return Ok(None) };
+        let so_far = Transcript::from_json(&crate::fsio::read_text(&path)?, &path)?;
+        if so_far.base_sha256 != task.base_sha256 || so_far.settings != task.settings {
+            return Err(Error::file(path, "is not of the run that it lies beside"));
+        }
+        Ok(Some(so_far.releases))
     }
 
-    /// Save memory by running blocks again in backward; the bits stay the same. See [`Decoder::recompute`].
-    pub fn recompute(&mut self, on: bool) {
-        self.held.recompute(on);
+    /// [`Run::finish`], with the transcript as such.
+    pub fn end(self) -> Result<(Weights, Transcript, B)> {
+        let Self { mut decoder, mut replayer, base, settings, stop, fires, done, releases, base_sha256, .. } = self;
+        let (weights, backend) = match base {
+            Some(base) => {
+                let Decoder { backend, params, .. } = decoder;
+                drop((params, replayer));
+                (follow(base, &settings, &fires[..done], &releases, stop, |_| ())?, backend)
+            }
+            None => {
+                replayer.catch_up(&decoder.backend, stop, &mut decoder.params);
+                (decoder.weights()?, decoder.backend)
+            }
+        };
+        weights.check_finite(stop)?;
+        let tuned_sha256 = Some(checkpoint::tensors_sha256(&weights));
+        Ok((weights, Transcript { base_sha256, tuned_sha256, settings, steps_run: stop, releases }, backend))
     }
 
     /// The samples of a step: each a list of records and the fired groups that see it.
     fn samples(&self, step: u32, groups: &[u32]) -> Result<Vec<Sample>> {
-        let Settings { sampler, records, batch, batch_per, .. } = self.settings;
-        let samples = Samples::new(self.secret, sampler, records as usize, batch as usize)?;
-        Ok(match batch_per {
+        let samples = self.settings.common().samples(self.secret)?;
+        Ok(match self.settings.batch_per {
             BatchPer::Step => vec![(samples.draw(step, 0), groups.to_vec())],
             BatchPer::Bit => groups.iter().map(|&g| (samples.draw(step, g), vec![g])).collect(),
         })
@@ -198,7 +139,8 @@ impl<'a, B: Backend> Trainer<'a, B> {
     fn release_signs(&mut self, step: u32, groups: &[u32]) -> Result<Sensitive<Private>> {
         let mut private = Sensitive::new(Private { records: 0, tokens: 0, loss: None });
         let mut released: Vec<(u32, Released)> = Vec::with_capacity(groups.len());
-        let directions: Vec<DirectionStream> = groups.iter().map(|&g| self.replayer.direction(step, g)).collect();
+        let directions: Vec<DirectionStream> =
+            groups.iter().map(|&g| self.replayer.plan().direction(step, g)).collect();
         for (sample, own) in self.samples(step, groups)? {
             let streams = groups.iter().zip(&directions).filter(|(g, _)| own.contains(g)).map(|(_, d)| d.clone());
             let (dots, seen) = self.shares(sample, &own, streams)?;
@@ -212,15 +154,13 @@ impl<'a, B: Backend> Trainer<'a, B> {
         }
         released.sort_by_key(|r| r.0);
         self.record(&released);
-        match &mut self.device {
-            Some(device) => device.apply(&mut self.held, &self.replayer, step, &released, &directions)?,
-            None => self.apply(step, groups, &released)?,
-        }
+        let Decoder { backend, params, .. } = &mut self.decoder;
+        self.replayer.step(backend, step, &released, &directions, params)?;
         Ok(private)
     }
 
     /// From an inner product to what is released. Ties (exactly zero, not a number, infinite, an empty batch) take the public coin.
-    fn release(&self, step: u32, group: u32, dot: f64) -> Released<'static> {
+    fn release(&self, step: u32, group: u32, dot: f64) -> Released {
         let sign = sign_or_coin(dot, coin(self.settings.seed, step, group));
         match self.settings.release {
             Release::Bit => Released::Bit(sign),
@@ -245,13 +185,6 @@ impl<'a, B: Backend> Trainer<'a, B> {
         }
     }
 
-    fn apply(&mut self, step: u32, groups: &[u32], released: &[(u32, Released)]) -> Result<()> {
-        let Self { held, replayer, settings, .. } = self;
-        let members: Vec<ParamId> = groups.iter().flat_map(|&g| replayer.members(g).to_vec()).collect();
-        let idle_moves = settings.route == Route::Adamw && settings.silent == Silent::Zero;
-        held.update(|p| idle_moves || members.contains(&p), |weights| replayer.step(step, released, weights))
-    }
-
     /// `<gradient of the sample, u>` for each of `groups`, by the engine that the settings name.
     fn shares(
         &self,
@@ -259,15 +192,15 @@ impl<'a, B: Backend> Trainer<'a, B> {
         groups: &[u32],
         streams: impl Iterator<Item = DirectionStream>,
     ) -> Result<(Sensitive<Vec<f64>>, Sensitive<Private>)> {
-        let decoder = self.held.decoder();
+        let decoder = &self.decoder;
         let directions: Vec<GroupDirection> = groups
             .iter()
             .zip(streams)
-            .map(|(&g, stream)| GroupDirection::new(stream, self.replayer.members(g), &decoder.layout))
+            .map(|(&g, stream)| GroupDirection::new(stream, self.replayer.plan().members(g), &decoder.layout))
             .collect();
         let work = sample.zip(self.records.as_ref()).map(|(sample, records)| -> Result<(Vec<f64>, Private)> {
-            let mut seen = Seen::new(&decoder.backend, groups.len());
-            for chunk in sample.chunks(self.micro_batch) {
+            let mut seen = Sums::new(&decoder.backend, groups.len());
+            for chunk in sample.chunks(self.settings.micro_batch as usize) {
                 let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
                 project(&mut seen, decoder, &batch, &directions, self.settings.engine)?;
             }
@@ -285,12 +218,12 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let mut gradients: Vec<(u32, Vec<B::Tensor>)> = Vec::new();
         for (sample, groups) in self.samples(step, groups)? {
             let (sample, records) = sample.zip(self.records.as_ref()).open(&opening);
-            let decoder = self.held.decoder();
+            let decoder = &self.decoder;
             let b = &decoder.backend;
-            let members = |g: u32| self.replayer.members(g);
+            let members = |g: u32| self.replayer.plan().members(g);
             let mut sum = Sum::new(b, &decoder.layout, |p| groups.iter().any(|&g| members(g).contains(&p)));
-            let mut seen = Seen::new(b, 0);
-            for chunk in sample.chunks(self.micro_batch) {
+            let mut seen = Sums::new(b, 0);
+            for chunk in sample.chunks(self.settings.micro_batch as usize) {
                 let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
                 let means = batch.weights(Reduction::SampleSum);
                 let weights: Vec<f32> = means.iter().map(|w| w / self.settings.batch as f32).collect();
@@ -304,17 +237,55 @@ impl<'a, B: Backend> Trainer<'a, B> {
             }
         }
         gradients.sort_by_key(|g| g.0);
-        match &mut self.device {
-            Some(device) => device.apply_gradients(&mut self.held, &self.replayer, step, &gradients),
-            None => {
-                let b = &self.held.decoder().backend;
-                let read = |g: &Vec<B::Tensor>| g.iter().map(|t| b.download(t)).collect::<Result<Vec<_>>>();
-                let read = gradients.iter().map(|(g, own)| Ok((*g, read(own)?))).collect::<Result<Vec<_>>>()?;
-                let released: Vec<(u32, Released)> = read.iter().map(|(g, v)| (*g, Released::Gradient(v))).collect();
-                self.apply(step, groups, &released)?;
-            }
-        }
+        let Decoder { backend, params, .. } = &mut self.decoder;
+        self.replayer.step_gradients(backend, step, &gradients, params)?;
         Ok(Sensitive::new(total))
+    }
+}
+
+impl<B: Backend> Run<B> for Trainer<'_, B> {
+    fn next(&self) -> Option<u32> {
+        self.fires.get(self.done).map(|f| f.0)
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        self.computed
+    }
+
+    fn step(&mut self) -> Result<Option<Step>> {
+        let Some(step) = self.next() else { return Ok(None) };
+        let groups: Vec<u32> = self.fires[self.done..].iter().take_while(|f| f.0 == step).map(|f| f.1).collect();
+        let Decoder { backend, params, .. } = &mut self.decoder;
+        self.replayer.catch_up(backend, step, params);
+        let private = match self.settings.payload {
+            Payload::Sign => self.release_signs(step, &groups)?,
+            Payload::TrueGradient => self.release_gradients(step, &groups)?,
+        };
+        self.done += groups.len();
+        self.computed.0 += 1;
+        Ok(Some(Step { step, groups, private }))
+    }
+
+    fn decoder(&self) -> &Decoder<B> {
+        &self.decoder
+    }
+
+    fn recompute(&mut self, on: bool) {
+        self.decoder.recompute = on;
+    }
+
+    fn save(&mut self, root: &Path) -> Result<()> {
+        // True gradients are in no transcript: such a run begins again.
+        if self.done == 0 || self.settings.payload == Payload::TrueGradient {
+            return Ok(());
+        }
+        let so_far = self.so_far();
+        state::save(root, so_far.steps_run, FILE, |path| crate::fsio::write(path, so_far.to_json()?.as_bytes()))
+    }
+
+    fn finish(self: Box<Self>) -> Result<Finished<B>> {
+        let (weights, transcript, backend) = self.end()?;
+        Ok(Finished { weights, record: Record::Ferret(transcript), backend })
     }
 }
 
@@ -329,7 +300,7 @@ pub fn sign_or_coin(dot: f64, coin: i8) -> i8 {
 
 /// Add a micro-batch's `<gradient, u>` for every direction.
 fn project<B: Backend>(
-    seen: &mut Seen<B>,
+    seen: &mut Sums<B>,
     decoder: &Decoder<B>,
     batch: &Batch,
     directions: &[GroupDirection],

@@ -1,0 +1,89 @@
+//! The public plan of a run: which groups fire at which steps, what belongs to them, along which directions, and what a release counts.
+//!
+//! It follows from settings, seed and the model's layout, before any record is touched. The trainer asks it, the replayer asks it, and so
+//! does everyone who wants to know what a run will do.
+
+use super::settings::{Release, Settings};
+use crate::error::{Error, Result};
+use crate::model::{Layout, ParamId};
+use crate::rng::DirectionStream;
+
+/// What a fired group sends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Released {
+    /// +1 or -1.
+    Bit(i8),
+    /// A noisy scalar, C included.
+    Scalar(f32),
+}
+
+/// The public plan of a run on a model of some layout.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    settings: Settings,
+    members: Vec<Vec<ParamId>>,
+    /// Number of scalars of every group.
+    dims: Vec<usize>,
+}
+
+impl Plan {
+    /// Of a run on weights of this layout.
+    pub fn new(layout: &Layout, settings: &Settings) -> Result<Self> {
+        settings.check()?;
+        let members = settings.groups.members(layout)?;
+        let dims = members.iter().map(|g| g.iter().map(|&id| layout.spec(id).len()).sum()).collect();
+        Ok(Self { settings: settings.clone(), members, dims })
+    }
+
+    /// What it follows from.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Number of groups G.
+    pub fn groups(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The fires (step, group) of the first `stop` steps, in order.
+    pub fn fires(&self, stop: u32) -> Vec<(u32, u32)> {
+        self.settings.fires(stop)
+    }
+
+    /// The parameters of `group`, in the order in which its direction runs over them.
+    pub fn members(&self, group: u32) -> &[ParamId] {
+        &self.members[group as usize]
+    }
+
+    /// The direction of (step, group).
+    pub fn direction(&self, step: u32, group: u32) -> DirectionStream {
+        let Settings { seed, direction, .. } = self.settings;
+        DirectionStream::new(seed, step, group, direction, self.dims[group as usize])
+    }
+
+    /// The factor of the direction that `released` stands for. Refuses what is outside the alphabet.
+    pub fn scale(&self, released: Released) -> Result<f32> {
+        let c = self.settings.clip;
+        match (released, self.settings.release) {
+            (Released::Bit(b @ (1 | -1)), Release::Bit) => Ok((f64::from(b) * c) as f32),
+            (Released::Bit(b @ (1 | -1)), Release::Rr { flip, unbiased }) => {
+                Ok((if unbiased { f64::from(b) * c / (1.0 - 2.0 * flip) } else { f64::from(b) * c }) as f32)
+            }
+            (Released::Scalar(x), Release::Gaussian { .. }) if x.is_finite() => Ok(x),
+            (released, release) => {
+                let found = match released {
+                    Released::Bit(bit) => format!("the number {bit} where a sign belongs"),
+                    Released::Scalar(x) => format!("the scalar {x}"),
+                };
+                let expected = match release {
+                    Release::Bit => "a bit, +1 or -1",
+                    Release::Rr { .. } => "a flipped bit, +1 or -1",
+                    Release::Gaussian { .. } => "a finite scalar with noise",
+                };
+                Err(Error::Privacy(format!(
+                    "{found} was to be applied, and a fire releases {expected}: nothing was applied"
+                )))
+            }
+        }
+    }
+}

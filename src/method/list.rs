@@ -1,0 +1,258 @@
+//! The list of methods, with the settings of each; and what a finished run of each leaves beside its model.
+//!
+//! A method is an entry of [`Method`], an implementation of [`Run`], and what it leaves, an entry of [`Record`]. Whoever trains (the program,
+//! studies, shadow models, audits) names an entry and asks it here; nobody else tells methods apart.
+
+use super::common::Common;
+use super::groups::Grouping;
+use super::run::{Run, Task};
+use super::{dense, ferret};
+use crate::backend::Backend;
+use crate::error::{Error, Result};
+use crate::fsio;
+use crate::model::{Layout, Weights};
+use crate::privacy::statement::{Circumstances, Statement};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A method with everything it is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// Bits along public directions.
+    Ferret(ferret::Settings),
+    /// Whole updates: nonprivate, dpsgd, dp-signsgd, signsgd, qsgd.
+    Dense(dense::Settings),
+}
+
+/// The names of all methods; `ferret` alone leaves its groups open.
+pub const NAMES: [&str; 11] = [
+    "ferret-max",
+    "ferret-half",
+    "ferret-quarter",
+    "ferret-eighth",
+    "ferret-2",
+    "ferret",
+    "dpsgd",
+    "dp-signsgd",
+    "nonprivate",
+    "signsgd",
+    "qsgd",
+];
+
+/// Whether `name` is of FERRET.
+pub fn is_ferret(name: &str) -> bool {
+    name == "ferret" || Grouping::of_method(name).is_some()
+}
+
+impl Method {
+    /// How it is called on the command line and in statements.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Ferret(s) => &s.method,
+            Self::Dense(s) => s.method.name(),
+        }
+    }
+
+    /// What every method is told.
+    pub fn common(&self) -> Common {
+        match self {
+            Self::Ferret(s) => s.common(),
+            Self::Dense(s) => s.common(),
+        }
+    }
+
+    /// Steps T that it plans.
+    pub fn steps(&self) -> u32 {
+        self.common().steps()
+    }
+
+    /// Whether the settings make sense and agree with each other.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::Ferret(s) => s.check(),
+            Self::Dense(s) => s.check(),
+        }
+    }
+
+    /// The same for `records` records: as many epochs, batches as large as can be, the same budget.
+    pub fn sized(&self, records: usize) -> Result<Self> {
+        let mut method = self.clone();
+        let (n, batch, steps) = match &mut method {
+            Self::Ferret(s) => (&mut s.records, &mut s.batch, &mut s.steps),
+            Self::Dense(s) => (&mut s.records, &mut s.batch, &mut s.steps),
+        };
+        (*n, *steps) = (records as u64, None);
+        *batch = (*batch).min(*n);
+        method.check()?;
+        Ok(method)
+    }
+
+    /// Steps of the first `stop` ones in which anything is computed.
+    pub fn computed_steps(&self, stop: u32) -> u64 {
+        match self {
+            Self::Ferret(s) => s.fires(stop).chunk_by(|a, b| a.0 == b.0).count() as u64,
+            Self::Dense(_) => stop.into(),
+        }
+    }
+
+    /// Record gradients that the first `stop` steps are expected to compute.
+    pub fn sample_gradients(&self, stop: u32) -> u64 {
+        match self {
+            Self::Ferret(s) => s.batch * s.shared(&s.fires(stop)).iter().map(|f| f.steps).sum::<u64>(),
+            Self::Dense(s) => s.batch * u64::from(stop),
+        }
+    }
+
+    /// Whether gradients leave as they are, or compressed: its logs have nothing to hide.
+    pub fn is_open(&self) -> bool {
+        match self {
+            Self::Ferret(s) => s.payload == ferret::Payload::TrueGradient,
+            Self::Dense(s) => s.method.privacy().is_none(),
+        }
+    }
+
+    /// The statement of a run that stops after `stop` steps, on a model of `layout`; (eps, delta) is claimed at `delta`. It follows from the
+    /// settings, so it is known before the run.
+    pub fn statement(&self, layout: &Layout, stop: u32, delta: f64, circumstances: Circumstances) -> Result<Statement> {
+        match self {
+            Self::Ferret(s) => s.statement(stop, delta, circumstances),
+            Self::Dense(s) => s.statement(layout, stop, delta, circumstances),
+        }
+    }
+
+    /// What a summary tells of the first `stop` steps beside the statement.
+    pub fn summary(&self, layout: &Layout, stop: u32) -> Value {
+        match self {
+            Self::Ferret(s) => json!({"groups": s.groups.len(), "bits": s.count_fires(stop, u64::MAX)}),
+            Self::Dense(s) => json!({
+                "bits_per_update": s.method.bits_per_update(layout),
+                "noise_multiplier": s.method.privacy().map(|p| p.noise_multiplier),
+            }),
+        }
+    }
+
+    /// What a user should know before the run.
+    pub fn notes(&self) -> Vec<String> {
+        match self {
+            Self::Ferret(s) => s.notes(),
+            Self::Dense(s) => s.notes(),
+        }
+    }
+}
+
+impl<'a> Task<'a, Method> {
+    /// Begin; or continue from what [`Run::save`] left in `saved`, if it left anything there.
+    pub fn begin<B: Backend + 'a>(self, backend: B, saved: Option<&Path>) -> Result<Box<dyn Run<B> + 'a>> {
+        Ok(match self.settings.clone() {
+            Method::Ferret(settings) => {
+                let task = self.with(settings);
+                let releases = saved.map(|root| ferret::Trainer::<B>::saved(root, &task)).transpose()?.flatten();
+                Box::new(ferret::Trainer::new(backend, task, releases)?)
+            }
+            Method::Dense(settings) => {
+                let mut task = self.with(settings);
+                let state = saved.map(|root| dense::State::load(root, &mut task.base)).transpose()?.flatten();
+                Box::new(dense::Trainer::new(backend, task, state)?)
+            }
+        })
+    }
+}
+
+/// What a finished run was told, and which model it made: the file beside the model.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Record {
+    /// `transcript.json`.
+    Ferret(ferret::Transcript),
+    /// `run.json`.
+    Dense(dense::Record),
+}
+
+impl Record {
+    /// The record of the run in `dir`; none where there is none.
+    pub fn read(dir: &Path) -> Result<Option<Self>> {
+        let (transcript, record) = (dir.join(ferret::transcript::FILE), dir.join(dense::RECORD));
+        if transcript.exists() {
+            let text = fsio::read_text(&transcript)?;
+            return Ok(Some(Self::Ferret(ferret::Transcript::from_json(&text, &transcript)?)));
+        }
+        if !record.exists() {
+            return Ok(None);
+        }
+        let found = dense::Record::from_json(&fsio::read_text(&record)?);
+        found.map(|found| Some(Self::Dense(found))).map_err(|e| Error::file(&record, e.to_string()))
+    }
+
+    /// The file's name.
+    pub fn file(&self) -> &'static str {
+        match self {
+            Self::Ferret(_) => ferret::transcript::FILE,
+            Self::Dense(_) => dense::RECORD,
+        }
+    }
+
+    /// The file's text.
+    pub fn to_json(&self) -> Result<String> {
+        match self {
+            Self::Ferret(transcript) => transcript.to_json(),
+            Self::Dense(record) => Ok(record.to_json()),
+        }
+    }
+
+    /// The method and its settings.
+    pub fn method(&self) -> Method {
+        match self {
+            Self::Ferret(t) => Method::Ferret(t.settings.clone()),
+            Self::Dense(r) => Method::Dense(r.settings.clone()),
+        }
+    }
+
+    /// Steps that were made of those planned.
+    pub fn steps_run(&self) -> u32 {
+        match self {
+            Self::Ferret(t) => t.steps_run,
+            Self::Dense(r) => r.steps_run,
+        }
+    }
+
+    /// SHA-256 of the tensors it began at.
+    pub fn base_sha256(&self) -> &str {
+        match self {
+            Self::Ferret(t) => &t.base_sha256,
+            Self::Dense(r) => &r.base_sha256,
+        }
+    }
+
+    /// SHA-256 of the tensors it ended at; none of an unfinished run.
+    pub fn tuned_sha256(&self) -> Option<&str> {
+        match self {
+            Self::Ferret(t) => t.tuned_sha256.as_deref(),
+            Self::Dense(r) => Some(&r.tuned_sha256),
+        }
+    }
+
+    /// The statement that this run makes, by the rules of the version of `stated`, and with its delta and circumstances: what no one can
+    /// recompute. `layout` is that of its model.
+    pub fn restate(&self, layout: &Layout, stated: &Statement) -> Result<Statement> {
+        match self {
+            Self::Ferret(transcript) => transcript.restate(stated),
+            Self::Dense(record) => record.restate(layout, stated),
+        }
+    }
+
+    /// Whether it holds all that the weights follow from.
+    pub fn is_rebuildable(&self) -> bool {
+        matches!(self, Self::Ferret(t) if t.settings.payload == ferret::Payload::Sign)
+    }
+
+    /// The tuned weights, from the base model and the record alone.
+    pub fn rebuild(&self, base: Weights, progress: impl FnMut(u32)) -> Result<Weights> {
+        match self {
+            Self::Ferret(t) => ferret::replay(base, t, progress),
+            Self::Dense(_) => {
+                Err(Error::usage("whole updates are in no record: the weights cannot be rebuilt from it"))
+            }
+        }
+    }
+}

@@ -1,0 +1,458 @@
+//! Training into a folder: plan, lock, run, evaluate, state, write; or go on with what is there.
+//!
+//! [`Training::open`] reads nothing but what it is given, and refuses before anything starts what would be refused at the end.
+//! [`Training::run`] drives the run to its end. What is then left to do (an audit, say) is done before [`Training::close`].
+
+use super::boundary::{Opening, Sensitive};
+use super::folder::{Call, Folder, Stage, Told, stage};
+use super::list::Method;
+use super::run::{Finished, Run, Step, Task, Watch, drive};
+use crate::backend::Backend;
+use crate::data::{Dataset, Example, examples_sha256};
+use crate::error::{Error, Result};
+use crate::model::checkpoint::{self, Checkpoint, Dtype};
+use crate::model::{Config, Decoder, Weights};
+use crate::privacy::statement::{Circumstances, FILE, PAGE, RESTARTED, Statement};
+use crate::progress::Progress;
+use crate::rng::Secret;
+use crate::{eval, fsio};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// What is asked for.
+pub struct Request {
+    /// The model it begins at.
+    pub base: Checkpoint,
+    /// What it learns from.
+    pub records: Dataset,
+    /// What loss and perplexity are reported on, before and after.
+    pub held_out: Option<Dataset>,
+    /// How it learns.
+    pub method: Method,
+    /// Stop after so many of the planned steps: part of the plan.
+    pub stop: Option<u32>,
+    /// The delta of (eps, delta).
+    pub delta: f64,
+    /// The folder for the tuned model.
+    pub out: PathBuf,
+    /// Fixes sampling and noise: the result is then not private.
+    pub insecure_seed: Option<u64>,
+    /// Log what depends on the realised batch, and state so.
+    pub log_private: bool,
+    /// Run blocks again in backward instead of keeping their activations.
+    pub recompute: bool,
+    /// Save after so many computed steps.
+    pub save_every: u32,
+    /// Go on with an unfinished run, if there is one.
+    pub resume: bool,
+    /// Begin again where a run has diverged.
+    pub restart_diverged: bool,
+    /// What to call the program with to go on.
+    pub call: Option<Call>,
+}
+
+/// A run in its folder, ready to go.
+pub struct Training {
+    request: Request,
+    folder: Folder,
+    told: Told,
+    /// None where the results are written already.
+    secret: Option<Secret>,
+    statement: Statement,
+}
+
+impl Training {
+    /// Plan, and begin in a new folder or go on in an old one.
+    pub fn open(request: Request, progress: &dyn Progress) -> Result<Self> {
+        let Request { base, records, method, .. } = &request;
+        method.check()?;
+        if request.save_every == 0 {
+            return Err(Error::usage("saving after every 0 steps would never end: expected at least 1"));
+        }
+        let found = stage(&request.out)?;
+        let goes_on = match found {
+            Stage::Diverged if request.restart_diverged => false,
+            Stage::Diverged => {
+                return Err(Error::file(
+                    &request.out,
+                    "the run there has diverged, and would again: begin it again with other settings by `restart_diverged`",
+                ));
+            }
+            _ if request.restart_diverged => {
+                return Err(Error::file(
+                    &request.out,
+                    "the run there has not diverged: there is nothing to begin again",
+                ));
+            }
+            Stage::New => false,
+            Stage::Finished if request.resume => {
+                return Err(Error::file(&request.out, "the run there is finished: there is nothing to resume"));
+            }
+            _ if request.resume => true,
+            Stage::Begun | Stage::Ending => {
+                return Err(Error::file(
+                    &request.out,
+                    "an unfinished run is there, and nothing is overwritten: `resume` it, or choose a new folder",
+                ));
+            }
+            Stage::Finished => {
+                return Err(Error::file(
+                    &request.out,
+                    "is not empty, and nothing there is overwritten: choose a new folder",
+                ));
+            }
+        };
+        progress.begin("hashing model and records", 0);
+        let mut told = Told {
+            version: Told::VERSION,
+            stop: request.stop.unwrap_or(u32::MAX).min(method.steps()),
+            method: method.clone(),
+            base_sha256: checkpoint::tensors_sha256(&base.weights),
+            records_sha256: examples_sha256(&records.examples),
+            key_sha256: String::new(),
+            private_logs: request.log_private,
+            restarts: 0,
+            call: request.call.clone(),
+            diverged: None,
+            finished: None,
+        };
+        let mut folder = None;
+        if goes_on {
+            let held = Folder::lock(&request.out)?;
+            let then = Told::read(&request.out)?;
+            same(&then, &told).map_err(|what| Error::file(&request.out, what))?;
+            told = Told { private_logs: then.private_logs || request.log_private, ..then };
+            folder = Some(held);
+        } else if found == Stage::Diverged {
+            told.restarts = Told::read(&request.out)?.restarts + 1;
+        }
+        // What will have been spent is known now: what cannot be accounted for is refused before anything starts.
+        progress.begin("accounting", 0);
+        let circumstances = Circumstances {
+            insecure_seed: request.insecure_seed.is_some(),
+            private_logs: told.private_logs,
+            windows: records.windows,
+            users: records.users,
+        };
+        let mut statement = method.statement(&base.weights.layout, told.stop, request.delta, circumstances)?;
+        if told.restarts > 0 {
+            statement.not_met.push(RESTARTED.into());
+        }
+        progress.end();
+        if let Some(held_out) = request.held_out.as_ref().filter(|_| statement.is_private()) {
+            apart(&records.examples, &held_out.examples)?;
+        }
+        let (folder, secret) = match folder {
+            Some(folder) if found == Stage::Ending => (folder, None),
+            Some(folder) => {
+                let secret = folder.key(&told)?;
+                if request.insecure_seed.is_some() != secret.is_insecure() {
+                    let what = "was begun differently: `insecure_seed` must be given then and now, or neither";
+                    return Err(Error::file(&request.out, format!("the run to resume {what}")));
+                }
+                if request.insecure_seed.is_some_and(|seed| !secret.is_of(seed)) {
+                    return Err(Error::file(&request.out, "the run to resume was begun with another `insecure_seed`"));
+                }
+                folder.tell(&told)?;
+                (folder, Some(secret))
+            }
+            None => {
+                let secret = match request.insecure_seed {
+                    Some(seed) => Secret::insecure(seed),
+                    None => Secret::from_system()?,
+                };
+                let mut folder = Folder::lock(&request.out)?;
+                // Someone else may have begun meanwhile.
+                if stage(&request.out)? != found {
+                    return Err(Error::file(&request.out, "another process began a run in this folder just now"));
+                }
+                folder.begin(&secret, &mut told)?;
+                (folder, Some(secret))
+            }
+        };
+        if told.private_logs {
+            folder.hide_log()?;
+        }
+        Ok(Self { request, folder, told, secret, statement })
+    }
+
+    /// Whether sampling and noise are known.
+    pub fn is_insecure(&self) -> bool {
+        self.secret.as_ref().is_some_and(Secret::is_insecure)
+    }
+
+    /// Run to the end and write the results; the summary. Interrupted by `progress` it saves, and can be gone on with.
+    pub fn run<B: Backend>(&mut self, backend: B, progress: &dyn Progress) -> Result<Value> {
+        let Some(secret) = &self.secret else {
+            self.folder.wipe_key()?;
+            return Ok(self.told.finished.clone().unwrap_or_default());
+        };
+        let done = Work { request: &mut self.request, folder: &mut self.folder, told: &self.told, secret, progress }
+            .run(backend, &mut self.statement);
+        match done {
+            Ok(summary) => {
+                // From here on there is nothing to compute again.
+                self.told.finished = Some(summary.clone());
+                self.folder.tell(&self.told)?;
+                self.folder.wipe_key()?;
+                Ok(summary)
+            }
+            Err(Error::Diverged(why)) => {
+                self.told.diverged = Some(why.clone());
+                self.folder.tell(&self.told)?;
+                Err(Error::Diverged(format!("{why}; `restart_diverged` begins again with other settings")))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Everything that belongs to the run is done: its state goes.
+    pub fn close(self) -> Result<()> {
+        self.folder.close()
+    }
+}
+
+/// Refuse to go on with the run that was told `then` if anything differs now.
+fn same(then: &Told, now: &Told) -> Result<(), String> {
+    if then.method != now.method {
+        return Err(difference(&then.method, &now.method));
+    }
+    if then.stop != now.stop {
+        return Err(format!(
+            "the run to resume was begun to stop after {} steps, now it is {}: when a run stops is part of its plan, and what it spends \
+             was stated for that; give `max_steps` as then",
+            then.stop, now.stop
+        ));
+    }
+    if then.base_sha256 != now.base_sha256 {
+        return Err("the run to resume began at another model: give the same `model`".into());
+    }
+    if then.records_sha256 != now.records_sha256 {
+        return Err("the run to resume began with other records: give the same `data`".into());
+    }
+    Ok(())
+}
+
+/// Names the first setting that differs.
+fn difference(then: &Method, now: &Method) -> String {
+    if then.name() != now.name() {
+        return format!("the unfinished run there is of another method, {}", then.name());
+    }
+    let object = |method: &Method| match serde_json::to_value(method) {
+        Ok(Value::Object(of)) => of.into_iter().next().map(|(_, settings)| settings).unwrap_or_default(),
+        _ => Value::Null,
+    };
+    let (then, now) = (object(then), object(now));
+    let key = then.as_object().and_then(|o| o.keys().find(|k| then[*k] != now[*k]).cloned()).unwrap_or_default();
+    let (a, b) = (&then[&key], &now[&key]);
+    format!("the run to resume was begun with {key} {a}, now it is {b}: give the same arguments and data")
+}
+
+/// Refuse held-out records that are trained on: what is reported on them would be published about the others.
+fn apart(records: &[Example], held_out: &[Example]) -> Result<()> {
+    let trained: HashSet<&[u32]> = records.iter().map(|e| &e.ids[..]).collect();
+    match held_out.iter().filter(|e| trained.contains(&e.ids[..])).count() {
+        0 => Ok(()),
+        n => Err(Error::usage(format!(
+            "{n} of the {} records to evaluate on are trained on too: their loss would be published, and no promise covers it; \
+             give `eval_data` that is apart from the training data",
+            held_out.len()
+        ))),
+    }
+}
+
+/// Loss and perplexity on held-out records.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Mean over tokens.
+    pub loss: f64,
+    /// Its exponential.
+    pub perplexity: f64,
+    /// How many tokens count.
+    pub tokens: usize,
+    /// How many records there are.
+    pub records: usize,
+}
+
+/// What was measured before the first step, and on what.
+#[derive(Serialize, Deserialize)]
+struct Before {
+    records_sha256: String,
+    found: Evaluation,
+}
+
+fn evaluate<B: Backend>(
+    decoder: &Decoder<B>,
+    held_out: &Option<Dataset>,
+    progress: &dyn Progress,
+) -> Result<Option<Evaluation>> {
+    let Some(Dataset { examples, .. }) = held_out else { return Ok(None) };
+    progress.begin("held-out records", examples.len() as u64);
+    // Whoever asks to stop meanwhile is heard at the next step.
+    let losses = eval::losses(decoder, examples, |n| drop(progress.advance(n as u64)))?;
+    progress.end();
+    let (loss, tokens) = eval::token_mean(&losses);
+    Ok(Some(Evaluation { loss, perplexity: loss.exp(), tokens, records: examples.len() }))
+}
+
+struct Work<'a> {
+    request: &'a mut Request,
+    folder: &'a mut Folder,
+    told: &'a Told,
+    secret: &'a Secret,
+    progress: &'a dyn Progress,
+}
+
+impl Work<'_> {
+    fn run<B: Backend>(self, backend: B, statement: &mut Statement) -> Result<Value> {
+        let Work { request, folder, told, secret, progress } = self;
+        let Request { base, records, held_out, method, .. } = request;
+        let records = Sensitive::new(std::mem::take(&mut records.examples));
+        let task = Task {
+            base: std::mem::replace(&mut base.weights, Weights::zeros(tiny())),
+            base_sha256: told.base_sha256.clone(),
+            settings: method.clone(),
+            stop: Some(told.stop),
+            secret,
+            records: records.as_slice(),
+        };
+        let mut run = task.begin(backend, Some(&folder.saved()))?;
+        run.recompute(request.recompute);
+        folder.rewind_log(run.next().unwrap_or(told.stop))?;
+        let before = match (run.progress().0, &held_out) {
+            (_, None) => None,
+            (0, Some(Dataset { examples, .. })) => {
+                let found = evaluate(run.decoder(), held_out, progress)?;
+                if let Some(found) = found.clone() {
+                    folder.keep_before(&Before { records_sha256: examples_sha256(examples), found })?;
+                }
+                found
+            }
+            // A run that goes on stands elsewhere than at its beginning.
+            (_, Some(Dataset { examples, .. })) => {
+                let of = examples_sha256(examples);
+                folder.before::<Before>()?.filter(|b| b.records_sha256 == of).map(|b| b.found)
+            }
+        };
+        let clock = Instant::now();
+        let (every, told_all) = (request.save_every, request.log_private || method.is_open());
+        progress.begin("steps", told.stop.into());
+        let mut keeper = Keeper { folder, progress, every, unsaved: 0, told_all, over: 0, clock };
+        drive(&mut *run, &mut keeper)?;
+        let unsaved = keeper.unsaved;
+        progress.end();
+        let seconds = clock.elapsed().as_secs_f64();
+        // Whoever resumes after a kill from here on must know how much was released.
+        if unsaved > 0 {
+            run.save(&folder.saved())?;
+        }
+        let Finished { mut weights, record, backend } = run.finish()?;
+        let mut after = None;
+        if held_out.is_some() {
+            let decoder = Decoder::new(backend, weights)?;
+            after = evaluate(&decoder, held_out, progress)?;
+            weights = decoder.weights()?;
+        }
+        // The statement first: no model lies anywhere without one.
+        statement.tuned_sha256 = record.tuned_sha256().map(str::to_owned);
+        write_statement(folder.path(), statement)?;
+        fsio::write(&folder.path().join(record.file()), record.to_json()?.as_bytes())?;
+        let mut options = base.save_options();
+        options.dtype = Dtype::F32;
+        checkpoint::save(folder.path(), &weights, &options)?;
+        // How long it took depends on the sizes of batches, which are as sensitive as what private logs show.
+        let seconds = (request.log_private || !statement.is_private()).then_some(seconds);
+        let mut summary = json!({
+            "method": method.name(), "out": folder.path(), "steps": told.stop, "steps_planned": method.steps(),
+            "computed_steps": method.computed_steps(told.stop), "sampling_rate": method.common().sampling_rate(), "seconds": seconds,
+            "private": statement.is_private(), "nats_planned": statement.nats_planned, "nats_charged": statement.nats_charged,
+            "delta": statement.delta(), "epsilon_spent": epsilon(statement, "spent"), "epsilon_planned": epsilon(statement, "planned"),
+            "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
+            "not_met": statement.not_met, "eval_before": before, "eval_after": after,
+        });
+        if let (Value::Object(to), Value::Object(from)) = (&mut summary, method.summary(&weights.layout, told.stop)) {
+            to.extend(from);
+        }
+        Ok(summary)
+    }
+}
+
+/// The eps of (eps, delta) by accountant, where the statement promises any.
+fn epsilon(statement: &Statement, of: &str) -> Option<Value> {
+    use crate::privacy::guarantee::Guarantee;
+    let found: serde_json::Map<String, Value> = statement
+        .claims
+        .iter()
+        .filter(|c| c.of == of && c.accountant != "total variation")
+        .filter_map(|c| match c.guarantee {
+            Guarantee::EpsDelta { eps, .. } => Some((c.accountant.to_lowercase(), json!(eps))),
+            _ => None,
+        })
+        .collect();
+    (!found.is_empty()).then_some(Value::Object(found))
+}
+
+/// Logs, saves and stops.
+struct Keeper<'a> {
+    folder: &'a mut Folder,
+    progress: &'a dyn Progress,
+    every: u32,
+    unsaved: u32,
+    /// Whether the log tells what depends on the batch.
+    told_all: bool,
+    /// Steps over, silent ones included.
+    over: u32,
+    clock: Instant,
+}
+
+impl<B: Backend> Watch<B> for Keeper<'_> {
+    fn before(&mut self, run: &mut dyn Run<B>) -> Result<()> {
+        if self.progress.advance(0).is_err() {
+            run.save(&self.folder.saved())?;
+            let (done, all) = run.progress();
+            return Err(Error::Interrupted(format!(
+                "stopped after {done} of {all} steps that compute something; they are saved, and `resume` continues"
+            )));
+        }
+        self.clock = Instant::now();
+        Ok(())
+    }
+
+    fn after(&mut self, run: &mut dyn Run<B>, step: Step) -> Result<()> {
+        let mut line = json!({"step": step.step});
+        if !step.groups.is_empty() {
+            line["groups"] = json!(step.groups);
+        }
+        if self.told_all {
+            let private = step.private.open(&Opening::evaluation("a log that the statement declares"));
+            line["records"] = json!(private.records);
+            line["tokens"] = json!(private.tokens);
+            line["loss"] = json!(private.loss);
+            line["seconds"] = json!(self.clock.elapsed().as_secs_f64());
+        }
+        self.folder.log(&line)?;
+        // Whether to stop is asked before the next step.
+        let _ = self.progress.advance(u64::from(step.step + 1 - self.over));
+        self.over = step.step + 1;
+        self.unsaved += 1;
+        if self.unsaved >= self.every {
+            run.save(&self.folder.saved())?;
+            self.unsaved = 0;
+        }
+        Ok(())
+    }
+}
+
+/// The smallest decoder there is: what stays in the checkpoint's place while training owns its weights.
+fn tiny() -> Config {
+    Config { layers: 0, ..crate::model::init::Preset::Tiny.config() }
+}
+
+/// Write the statement beside the model.
+pub fn write_statement(dir: &Path, statement: &Statement) -> Result<()> {
+    fsio::write(&dir.join(FILE), statement.to_json().as_bytes())?;
+    fsio::write(&dir.join(PAGE), statement.to_markdown().as_bytes())
+}
