@@ -13,7 +13,7 @@ use super::config::{Config, Norm, Position};
 use super::layout::{Layout, Pair, ParamId, Place};
 use super::sink::{GradSink, Rows, Slot};
 use super::weights::Weights;
-use crate::backend::Backend;
+use crate::backend::{Backend, Memory};
 use crate::error::Result;
 use crate::kernel::Stored;
 use crate::ops::{Rope, Segments};
@@ -55,6 +55,9 @@ enum Kept<B: Backend> {
     All(Box<BlockCache<B>>),
     Input(B::Tensor),
 }
+
+/// A norm's input and statistics.
+type Normed<B> = (<B as Memory>::Tensor, <B as Memory>::Tensor);
 
 impl<B: Backend> Decoder<B> {
     /// Move `weights` into the memory of `backend`.
@@ -216,7 +219,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// The first block's input; where the embedding is normalised, that norm's input and statistics too.
-    pub(super) fn embed(&self, ids: &[u32], positions: &[u32]) -> (B::Tensor, Option<(B::Tensor, B::Tensor)>) {
+    pub(super) fn embed(&self, ids: &[u32], positions: &[u32]) -> (B::Tensor, Option<Normed<B>>) {
         let layout = &self.layout;
         let learned = layout.positions.map(|wpe| (positions, self.param(wpe)));
         let x = self.backend.embed(ids, self.param(layout.tokens), learned);

@@ -56,7 +56,7 @@ impl Cell {
     /// From a random word: bit 0 is the sign, the 31 others times `buckets`, over 2^31, the bucket.
     #[inline(always)]
     pub fn of(word: u32, buckets: usize) -> Self {
-        Self((u64::from(word >> 1) * buckets as u64 >> 31) as u32 | word << 31)
+        Self(((u64::from(word >> 1) * buckets as u64) >> 31) as u32 | (word << 31))
     }
 
     /// Which bucket.

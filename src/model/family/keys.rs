@@ -96,7 +96,7 @@ impl Keys<'_> {
         if self.get("head_dim").is_some() {
             return self.size(&["head_dim"], 1, MAX_SIZE);
         }
-        if width % heads != 0 {
+        if !width.is_multiple_of(heads) {
             let what = format!(
                 "hidden_size {width} is not a multiple of num_attention_heads {heads}: the heads cannot share the width"
             );

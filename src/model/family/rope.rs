@@ -23,7 +23,7 @@ pub fn read(keys: &Keys, head_width: usize, positions: usize, default_theta: f64
     let share = if own.get("partial_rotary_factor").is_some() { &own } else { keys };
     let share = share.positive("partial_rotary_factor", 1.0)?;
     let width = (head_width as f64 * share) as usize;
-    if share > 1.0 || width == 0 || width % 2 != 0 {
+    if share > 1.0 || width == 0 || !width.is_multiple_of(2) {
         let what = format!(
             "{share} of a head of {head_width} columns, {width}, would be rotated, and an even number up to the head's width is expected"
         );
