@@ -1,0 +1,83 @@
+//! DPSGD with an accountant: find the noise that a promise needs, train, and ask two accountants what was spent.
+//!
+//! `cargo run --release --example dpsgd`
+
+use ferret::backend::Cpu;
+use ferret::data::Example;
+use ferret::eval;
+use ferret::method::Sensitive;
+use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy, Settings};
+use ferret::method::list::Method;
+use ferret::method::run::{Finished, GoOn, Task, drive};
+use ferret::model::{Decoder, checkpoint, init};
+use ferret::optim::{Route, Schedule};
+use ferret::privacy::statement::Sampler;
+use ferret::privacy::{Accountant, Pld, Rdp, calibrate};
+use ferret::rng::Secret;
+
+const DELTA: f64 = 1e-5;
+
+fn main() -> ferret::Result<()> {
+    let base = init::random(init::Preset::Tiny.config(), 1)?;
+    let records: Vec<Example> = (0..400).map(|i| Example::all((i..i + 10).map(|t| t % 40).collect())).collect();
+    let (batch, epochs) = (40, 4);
+    let (rate, steps) = (batch as f64 / records.len() as f64, (records.len() / batch * epochs) as u64);
+
+    // The smallest noise with which so many steps are (2, 1e-5)-DP. Nothing has been computed on a record yet.
+    let noise = calibrate::noise_multiplier(2.0, DELTA, rate, steps)?;
+    let privacy = Privacy {
+        noise_multiplier: noise.pld.upper,
+        clip: 1.0,
+        clip_rule: ClipRule::Abadi,
+        clip_style: ClipStyle::Flat,
+        clip_groups: None,
+    };
+    let settings = Settings {
+        method: dense::Method::Dpsgd(privacy),
+        records: records.len() as u64,
+        batch: batch as u64,
+        epochs: epochs as u32,
+        steps: None,
+        sampler: Sampler::Poisson,
+        micro_batch: 8,
+        route: Route::Adamw,
+        learning_rate: 3e-3,
+        schedule: Schedule::Constant,
+        weight_decay: 0.0,
+        seed: 0,
+    };
+    let event = settings.event(settings.steps()).expect("noised sums have an event");
+
+    let loss = |weights| -> ferret::Result<f64> {
+        let decoder = Decoder::new(Cpu::<f32>::new(), weights)?;
+        Ok(eval::token_mean(&eval::losses(&decoder, &records, |_| ())?).0)
+    };
+    let before = loss(base.clone())?;
+    let secret = Secret::from_system()?;
+    let task = Task {
+        base_sha256: checkpoint::tensors_sha256(&base),
+        base,
+        settings: Method::Dense(settings),
+        stop: None,
+        secret: &secret,
+        records: Sensitive::new(&records[..]),
+    };
+    let mut run = task.begin(Cpu::<f32>::new(), None)?;
+    drive(&mut *run, &mut GoOn(|| Ok(())))?;
+    let Finished { weights, .. } = run.finish()?;
+    println!("noise multiplier {:.3}: loss {before:.3} before, {:.3} after", noise.pld.upper, loss(weights)?);
+
+    // The same event, two accountants: the classical one is safe, the other brackets the truth.
+    for accountant in [&Rdp::default() as &dyn Accountant, &Pld::default()] {
+        let epsilon = accountant.epsilon(&event, DELTA)?;
+        println!(
+            "{:>4}: epsilon from {:.3} to {:.3} at delta {DELTA:e}",
+            accountant.name(),
+            epsilon.lower,
+            epsilon.upper
+        );
+        assert!(epsilon.lower <= 2.0);
+    }
+    assert!(Pld::default().epsilon(&event, DELTA)?.upper <= 2.0 + 1e-6);
+    Ok(())
+}

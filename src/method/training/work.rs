@@ -1,0 +1,214 @@
+//! The run itself, between opening a folder and closing it: evaluate, compute, save, log, state, write.
+
+use super::Request;
+use crate::backend::Backend;
+use crate::data::{Dataset, examples_sha256};
+use crate::error::{Error, Result};
+use crate::method::folder::{Folder, Told};
+use crate::method::run::{Finished, Run, Step, Task, Watch, drive};
+use crate::method::{Opening, Sensitive};
+use crate::model::checkpoint::{self, Dtype};
+use crate::model::{Config, Decoder, Weights};
+use crate::privacy::statement::{FILE, PAGE, Statement};
+use crate::progress::Progress;
+use crate::rng::Secret;
+use crate::{eval, fsio};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Instant;
+
+/// Loss and perplexity on held-out records.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Evaluation {
+    /// Mean over tokens.
+    pub loss: f64,
+    /// Its exponential.
+    pub perplexity: f64,
+    /// How many tokens count.
+    pub tokens: usize,
+    /// How many records there are.
+    pub records: usize,
+}
+
+/// What was measured before the first step, and on what.
+#[derive(Serialize, Deserialize)]
+struct Before {
+    records_sha256: String,
+    found: Evaluation,
+}
+
+fn evaluate<B: Backend>(
+    decoder: &Decoder<B>,
+    held_out: &Option<Dataset>,
+    progress: &dyn Progress,
+) -> Result<Option<Evaluation>> {
+    let Some(Dataset { examples, .. }) = held_out else { return Ok(None) };
+    progress.begin("held-out records", examples.len() as u64);
+    // Whoever asks to stop meanwhile is heard at the next step.
+    let losses = eval::losses(decoder, examples, |n| drop(progress.advance(n as u64)))?;
+    progress.end();
+    let (loss, tokens) = eval::token_mean(&losses);
+    Ok(Some(Evaluation { loss, perplexity: loss.exp(), tokens, records: examples.len() }))
+}
+
+/// What a run needs of its training.
+pub(super) struct Work<'a> {
+    pub(super) request: &'a mut Request,
+    pub(super) folder: &'a mut Folder,
+    pub(super) told: &'a Told,
+    pub(super) secret: &'a Secret,
+    pub(super) progress: &'a dyn Progress,
+}
+
+impl Work<'_> {
+    /// Compute, evaluate, state and write; the summary.
+    pub(super) fn run<B: Backend>(self, backend: B, statement: &mut Statement) -> Result<Value> {
+        let Work { request, folder, told, secret, progress } = self;
+        let Request { base, records, held_out, method, .. } = request;
+        let records = Sensitive::new(std::mem::take(&mut records.examples));
+        let task = Task {
+            base: std::mem::replace(&mut base.weights, Weights::zeros(tiny())),
+            base_sha256: told.base_sha256.clone(),
+            settings: method.clone(),
+            stop: Some(told.stop),
+            secret,
+            records: records.as_slice(),
+        };
+        let mut run = task.begin(backend, Some(&folder.saved()))?;
+        run.recompute(request.recompute);
+        folder.rewind_log(run.next().unwrap_or(told.stop))?;
+        let before = match (run.progress().0, &held_out) {
+            (_, None) => None,
+            (0, Some(Dataset { examples, .. })) => {
+                let found = evaluate(run.decoder(), held_out, progress)?;
+                if let Some(found) = found.clone() {
+                    folder.keep_before(&Before { records_sha256: examples_sha256(examples), found })?;
+                }
+                found
+            }
+            // A run that goes on stands elsewhere than at its beginning.
+            (_, Some(Dataset { examples, .. })) => {
+                let of = examples_sha256(examples);
+                folder.before::<Before>()?.filter(|b| b.records_sha256 == of).map(|b| b.found)
+            }
+        };
+        let clock = Instant::now();
+        let (every, told_all) = (request.save_every, request.log_private || method.is_open());
+        progress.begin("steps", told.stop.into());
+        let mut keeper = Keeper { folder, progress, every, unsaved: 0, told_all, over: 0, clock };
+        drive(&mut *run, &mut keeper)?;
+        let unsaved = keeper.unsaved;
+        progress.end();
+        let seconds = clock.elapsed().as_secs_f64();
+        // Whoever resumes after a kill from here on must know how much was released.
+        if unsaved > 0 {
+            run.save(&folder.saved())?;
+        }
+        let Finished { mut weights, record, backend } = run.finish()?;
+        let mut after = None;
+        if held_out.is_some() {
+            let decoder = Decoder::new(backend, weights)?;
+            after = evaluate(&decoder, held_out, progress)?;
+            weights = decoder.weights()?;
+        }
+        // The statement first: no model lies anywhere without one.
+        statement.tuned_sha256 = record.tuned_sha256().map(str::to_owned);
+        write_statement(folder.path(), statement)?;
+        fsio::write(&folder.path().join(record.file()), record.to_json()?.as_bytes())?;
+        let mut options = base.save_options();
+        options.dtype = Dtype::F32;
+        checkpoint::save(folder.path(), &weights, &options)?;
+        // How long it took depends on the sizes of batches, which are as sensitive as what private logs show.
+        let seconds = (request.log_private || !statement.is_private()).then_some(seconds);
+        let mut summary = json!({
+            "method": method.name(), "out": folder.path(), "steps": told.stop, "steps_planned": method.steps(),
+            "computed_steps": method.computed_steps(told.stop), "sampling_rate": method.common().sampling_rate(), "seconds": seconds,
+            "private": statement.is_private(), "nats_planned": statement.nats_planned, "nats_charged": statement.nats_charged,
+            "delta": statement.delta(), "epsilon_spent": epsilon(statement, "spent"), "epsilon_planned": epsilon(statement, "planned"),
+            "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
+            "not_met": statement.not_met, "eval_before": before, "eval_after": after,
+        });
+        if let (Value::Object(to), Value::Object(from)) = (&mut summary, method.summary(&weights.layout, told.stop)) {
+            to.extend(from);
+        }
+        Ok(summary)
+    }
+}
+
+/// The eps of (eps, delta) by accountant, where the statement promises any.
+fn epsilon(statement: &Statement, of: &str) -> Option<Value> {
+    use crate::privacy::guarantee::Guarantee;
+    let found: serde_json::Map<String, Value> = statement
+        .claims
+        .iter()
+        .filter(|c| c.of == of && c.accountant != "total variation")
+        .filter_map(|c| match c.guarantee {
+            Guarantee::EpsDelta { eps, .. } => Some((c.accountant.to_lowercase(), json!(eps))),
+            _ => None,
+        })
+        .collect();
+    (!found.is_empty()).then_some(Value::Object(found))
+}
+
+/// Logs, saves and stops.
+struct Keeper<'a> {
+    folder: &'a mut Folder,
+    progress: &'a dyn Progress,
+    every: u32,
+    unsaved: u32,
+    /// Whether the log tells what depends on the batch.
+    told_all: bool,
+    /// Steps over, silent ones included.
+    over: u32,
+    clock: Instant,
+}
+
+impl<B: Backend> Watch<B> for Keeper<'_> {
+    fn before(&mut self, run: &mut dyn Run<B>) -> Result<()> {
+        if self.progress.advance(0).is_err() {
+            run.save(&self.folder.saved())?;
+            let (done, all) = run.progress();
+            return Err(Error::Interrupted(format!(
+                "stopped after {done} of {all} steps that compute something; they are saved, and `resume` continues"
+            )));
+        }
+        self.clock = Instant::now();
+        Ok(())
+    }
+
+    fn after(&mut self, run: &mut dyn Run<B>, step: Step) -> Result<()> {
+        let mut line = json!({"step": step.step});
+        if !step.groups.is_empty() {
+            line["groups"] = json!(step.groups);
+        }
+        if self.told_all {
+            let private = step.private.open(&Opening::evaluation("a log that the statement declares"));
+            line["records"] = json!(private.records);
+            line["tokens"] = json!(private.tokens);
+            line["loss"] = json!(private.loss);
+            line["seconds"] = json!(self.clock.elapsed().as_secs_f64());
+        }
+        self.folder.log(&line)?;
+        // Whether to stop is asked before the next step.
+        let _ = self.progress.advance(u64::from(step.step + 1 - self.over));
+        self.over = step.step + 1;
+        self.unsaved += 1;
+        if self.unsaved >= self.every {
+            run.save(&self.folder.saved())?;
+            self.unsaved = 0;
+        }
+        Ok(())
+    }
+}
+
+/// The smallest decoder there is: what stays in the checkpoint's place while training owns its weights.
+fn tiny() -> Config {
+    Config { layers: 0, ..crate::model::init::Preset::Tiny.config() }
+}
+
+/// Write the statement beside the model.
+pub fn write_statement(dir: &Path, statement: &Statement) -> Result<()> {
+    fsio::write(&dir.join(FILE), statement.to_json().as_bytes())?;
+    fsio::write(&dir.join(PAGE), statement.to_markdown().as_bytes())
+}
