@@ -6,7 +6,7 @@
 mod common;
 
 use common::{batch, gpt2, peak_memory, small, time, weights};
-use ferret::backend::{Compute, Cpu, Memory};
+use ferret::backend::{Cpu, Memory};
 use ferret::data::Example;
 use ferret::grad::{GroupDirection, GroupDot, Sum};
 use ferret::method::Sensitive;
