@@ -149,8 +149,13 @@ fn gpt2_plan() {
         }
         full * fastest / beside
     };
-    let blocks: Vec<f64> = layout.blocks.iter().map(|b| fired(&[b.mlp_in.0])).collect();
-    let (top, tokens, positions) = (fired(&[layout.norm_f.0]), fired(&[layout.tokens]), fired(&[layout.positions]));
+    let blocks: Vec<f64> =
+        layout.blocks.iter().map(|b| fired(&[b.mlp_in.iter().next().expect("a layer").weight])).collect();
+    let (top, tokens, positions) = (
+        fired(&[layout.norm_f.weight]),
+        fired(&[layout.tokens]),
+        fired(&[layout.positions.expect("learned positions")]),
+    );
     println!("  fired step, share of forward + backward: final norm {:.0} %", 100.0 * top / full);
     for (l, seconds) in blocks.iter().enumerate().rev() {
         println!("    block {l:>2}  {:>4.0} %", 100.0 * seconds / full);
@@ -206,7 +211,7 @@ fn memory(what: &str) {
     let b = &decoder.backend;
     let layout = &decoder.layout;
     let members = match what {
-        "jvp" => vec![layout.blocks[0].mlp_in.0],
+        "jvp" => vec![layout.blocks[0].mlp_in.iter().next().expect("a layer").weight],
         _ => vec![layout.tokens],
     };
     let dim = members.iter().map(|&p| layout.spec(p).len()).sum();

@@ -26,6 +26,7 @@ mod gpu {
     use ferret::kernel::Stored;
     use ferret::ops::compress::Address;
     use ferret::ops::rope::Scaling;
+    use ferret::ops::sample_norm::COLUMNS;
     use ferret::ops::update::{Constants, Step};
     use ferret::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Rope, Segments};
     use ferret::rng::{Direction, DirectionStream};
@@ -215,28 +216,30 @@ mod gpu {
             stats
         });
         versus!(gpu, "sample norms", |b| [matrix(b, n, c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
-            let mut squares = b.zeros(3, 1);
+            let mut squares = b.zeros(3, COLUMNS);
             b.add_outer_squares(&t[0], &t[1], &segments, &mut squares, 0);
             squares
         });
         versus!(gpu, "sample norms, narrow", |b| [matrix(b, n, 16, 1), matrix(b, n, 16, 2)], |b, t| {
-            let mut squares = b.zeros(3, 1);
+            let mut squares = b.zeros(3, COLUMNS);
             b.add_outer_squares(&t[0], &t[1], &segments, &mut squares, 0);
             squares
         });
         versus!(gpu, "sample norms, embedding", |b| [matrix(b, n, c, 1)], |b, t| {
-            let mut squares = b.zeros(3, 1);
+            let mut squares = b.zeros(3, COLUMNS);
             b.add_row_squares(&ids, &t[0], &segments, &mut squares, 0);
             squares
         });
         versus!(gpu, "sample norms, tied", |b| [matrix(b, n, v, 1), matrix(b, n, c, 2)], |b, t| {
-            let mut squares = b.zeros(3, 1);
+            let mut squares = b.zeros(3, COLUMNS);
             b.add_tied_squares((&t[0], &t[1], 0), (&ids, &t[1], 0), &segments, &mut squares, 0);
             squares
         });
         versus!(gpu, "sums of segments", |b| [matrix(b, n, 4 * c, 1)], |b, t| b.segment_sums(&t[0], &segments));
         versus!(gpu, "clip", |b| [matrix(b, n, 4 * c, 1)], |b, t| {
-            let (mut x, mut factors) = (copy(b, &t[0]), b.upload(3, 1, vec![4.0, 0.5, 9.0]).unwrap());
+            let (mut x, mut factors) = (copy(b, &t[0]), b.zeros(3, 1));
+            let norms = [4.0, 0.5, 9.0].map(|square| [square, 1.0, 10.0, 1e-7]).concat();
+            b.add_norm_bounds(&b.upload(3, COLUMNS, norms).unwrap(), &mut factors);
             b.clip_factors(ferret::ops::clip::ClipFunction::Abadi, 1.0, &mut factors);
             b.scale_rows(&mut x, &segments, &factors, 0);
             x

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --example gradient`
 
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::{Dense, Sum};
 use ferret::model::{Decoder, Reduction, Weights, init};

@@ -6,7 +6,7 @@
 //! pass and no backward; the sum gets Gaussian noise and leaves; the weights move along u. A record changes the sum by at most 1,
 //! so every step is a subsampled Gaussian, and an accountant can charge for the run.
 
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::GroupDirection;
 use ferret::method::{Crossing, Mechanism};

@@ -15,8 +15,13 @@ struct Params {
     start_c: u32,
     line_c: u32,
     start_out: u32,
-    // sums: workgroups that share a row.
+    // sums: workgroups that share a row. masses: the first row of this window.
     parts: u32,
+    // masses: what is added to the squares of rows.
+    floor_a: f32,
+    floor_b: f32,
+    // masses: what they are multiplied by, to round them up.
+    up: f32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -68,6 +73,36 @@ fn multiply(sum: Tile, lane: u32) -> Tile {
     return t;
 }
 
+fn plus(a: Tile, b: Tile) -> Tile {
+    return Tile(a.r0 + b.r0, a.r1 + b.r1, a.r2 + b.r2, a.r3 + b.r3);
+}
+
+// A long sum in three: of up to 64 terms, of up to 64 such sums, and of those. A term is rounded some 130 times however many there are
+// (backend::gpu::mass::deep).
+struct Sums {
+    terms: Tile,
+    runs: Tile,
+    all: Tile,
+}
+
+// To be called after the 16 terms from k on.
+fn carry(sums: Sums, k: u32) -> Sums {
+    var s = sums;
+    if ((k & 63u) == 48u) {
+        s.runs = plus(s.runs, s.terms);
+        s.terms = Tile();
+    }
+    if ((k & 4095u) == 4080u) {
+        s.all = plus(s.all, s.runs);
+        s.runs = Tile();
+    }
+    return s;
+}
+
+fn whole(s: Sums) -> Tile {
+    return plus(s.all, plus(s.runs, s.terms));
+}
+
 // A thread's 4 x 4 block into a tile: threads below 32 bring tile_r, the others tile_s.
 fn put(lane: u32, line: u32, column: u32, m: mat4x4<f32>) {
     let at = line * LINE + column;
@@ -101,25 +136,29 @@ fn gram(
     let block = (lane % 32u) / 4u;
     let term = (lane % 4u) * 4u;
     let row = item.x + 32u * select(item.w, item.z, lane < 32u) + 4u * block;
-    var x = Tile();
+    var x = Sums();
     for (var k = 0u; k < p.cols_a; k += 16u) {
         put(lane, term, block, transpose(mat4x4<f32>(
             load_a(row, k + term, end), load_a(row + 1u, k + term, end), load_a(row + 2u, k + term, end), load_a(row + 3u, k + term, end))));
         workgroupBarrier();
-        x = multiply(x, lane);
+        x.terms = multiply(x.terms, lane);
+        x = carry(x, k);
         workgroupBarrier();
     }
-    var y = Tile();
+    var y = Sums();
     for (var k = 0u; k < p.cols_b; k += 16u) {
         put(lane, term, block, transpose(mat4x4<f32>(
             load_b(row, k + term, end), load_b(row + 1u, k + term, end), load_b(row + 2u, k + term, end), load_b(row + 3u, k + term, end))));
         workgroupBarrier();
-        y = multiply(y, lane);
+        y.terms = multiply(y.terms, lane);
+        y = carry(y, k);
         workgroupBarrier();
     }
-    let total = sum_one((dot(x.r0, y.r0) + dot(x.r1, y.r1)) + (dot(x.r2, y.r2) + dot(x.r3, y.r3)), lane);
+    let gx = whole(x);
+    let gy = whole(y);
+    let sum = sum_one((dot(gx.r0, gy.r0) + dot(gx.r1, gy.r1)) + (dot(gx.r2, gy.r2) + dot(gx.r3, gy.r3)), lane);
     if (lane == 0u) {
-        partials[id] = total * select(2.0, 1.0, item.z == item.w);
+        partials[id] = sum * select(2.0, 1.0, item.z == item.w);
     }
 }
 
@@ -189,7 +228,7 @@ fn tied(
     let end = item.x + item.y;
     let block = (lane % 32u) / 4u;
     let term = (lane % 4u) * 4u;
-    var t = Tile();
+    var sums = Sums();
     for (var k = 0u; k < p.cols_a; k += 16u) {
         let col = k + term;
         if (lane < 32u) {
@@ -202,17 +241,19 @@ fn tied(
                 load_b(row, col, end), load_b(row + 1u, col, end), load_b(row + 2u, col, end), load_b(row + 3u, col, end))));
         }
         workgroupBarrier();
-        t = multiply(t, lane);
+        sums.terms = multiply(sums.terms, lane);
+        sums = carry(sums, k);
         workgroupBarrier();
     }
+    let t = whole(sums);
     let row = item.x + 32u * item.z + 4u * (lane / 8u);
     let s = item.x + 32u * item.w + 4u * (lane % 8u);
-    let total = sum_one(
+    let sum = sum_one(
         (dot(t.r0, logits4(row, s, end)) + dot(t.r1, logits4(row + 1u, s, end)))
             + (dot(t.r2, logits4(row + 2u, s, end)) + dot(t.r3, logits4(row + 3u, s, end))),
         lane);
     if (lane == 0u) {
-        partials[id] = 2.0 * total;
+        partials[id] = 2.0 * sum;
     }
 }
 
@@ -266,7 +307,58 @@ fn collect(
     let total = sum_one(sum, lane);
     if (lane == 0u) {
         let at = p.start_out / 4u + id;
-        out[at] = vec4<f32>(out[at].x + total, 0.0, 0.0, 0.0);
+        out[at].x += total;
+    }
+}
+
+// The mass of a row: |a_t| |b_t|, or |b_t| where there is no a.
+@compute @workgroup_size(64)
+fn masses(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.work) {
+        return;
+    }
+    var squares = vec2<f32>(0.0);
+    for (var i = lane; i * 4u < p.cols_a; i += 64u) {
+        let v = load_a(id, i * 4u, p.work);
+        squares.x += dot(v, v);
+    }
+    for (var i = lane; i * 4u < p.cols_b; i += 64u) {
+        let v = load_b(id, i * 4u, p.work);
+        squares.y += dot(v, v);
+    }
+    let sums = sum_all(squares, lane);
+    if (lane == 0u) {
+        partials[p.parts + id] = select(1.0, sqrt(sums.x + p.floor_a), p.cols_a > 0u) * sqrt(sums.y + p.floor_b);
+    }
+}
+
+// Of each sample, roundings and error.
+@group(0) @binding(11) var<storage, read> bounds: array<vec2<u32>>;
+
+// out_i += (0, the sum of masses begins_i .. begins_(i+1), roundings, error), one workgroup a sample.
+@compute @workgroup_size(64)
+fn collect_masses(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let id = linear_group(group, groups);
+    if (id >= p.work) {
+        return;
+    }
+    var sum = 0.0;
+    for (var j = begins[id] + lane; j < begins[id + 1u]; j += 64u) {
+        sum += given[j];
+    }
+    let mass = sum_one(sum, lane) * p.up;
+    if (lane == 0u) {
+        let at = p.start_out / 4u + id;
+        out[at] += vec4<f32>(0.0, mass, bitcast<vec2<f32>>(bounds[id]));
     }
 }
 

@@ -417,3 +417,70 @@ fn rdp_is_never_below_plds_proven_lower_limit() {
         .sum();
     assert!(told > 300, "only {told} settings have a lower limit");
 }
+
+#[test]
+fn more_steps_than_64_bits_count_are_no_panic() {
+    for a in accountants() {
+        for fires in
+            ["18446744073709551615x2,18446744073709551615x3", "18446744073709551615", "18446744073709551615x512"]
+        {
+            match a.epsilon(&response(0.1, 0.01, fires), 1e-5) {
+                Ok(b) => assert!(b.upper.is_finite() && b.upper > 1e3, "{}: {fires}: {b:?}", a.name()),
+                Err(e) => assert!(matches!(e, ferret::error::Error::Privacy(_)), "{}: {fires}: {e}", a.name()),
+            }
+        }
+        let twice = Event::Composed(vec![gaussian(1.0, 0.1, u64::MAX), gaussian(1.0, 0.1, 1)]);
+        assert!(a.epsilon(&twice, 1e-5).is_err(), "{}", a.name());
+    }
+}
+
+/// Without sampling, and with one step, the curve is known in closed form: every bound of both accountants is held against it.
+#[test]
+fn random_settings_are_enclosed_where_the_truth_is_known() {
+    let mut rng = Normals(ChaCha8Rng::seed_from_u64(11), None);
+    let settings: Vec<(f64, f64, u64, f64)> = (0..400)
+        .map(|i| {
+            let mut between = |low: f64, high: f64| (low.ln() + rng.uniform() * (high / low).ln()).exp();
+            let (q, steps) = if i % 2 == 0 { (1.0, between(1.0, 1e6) as u64) } else { (between(1e-6, 1.0), 1) };
+            (between(0.05, 50.0) * (steps as f64).sqrt(), q, steps, between(1e-15, 0.1))
+        })
+        .collect();
+    let quick = Pld { tolerance: 0.1, largest_log2: 14, interval: None };
+    let told: usize = settings
+        .par_iter()
+        .map(|&(sigma, q, steps, delta)| {
+            let event = gaussian(sigma, q, steps);
+            // Sampling is linear: H(t) = q H'(1 + (t-1)/q); the other direction's curve is t W(1/t), W(t) = H(t) - (1-t).
+            let whole = |l: f64| normal::hockey_stick(sigma / (steps as f64).sqrt(), l);
+            let remove = |eps: f64| q * whole((eps.exp_m1() / q).ln_1p()).0;
+            let add = |eps: f64| {
+                let inner = ((-eps).exp() - (1.0 - q)) / q;
+                if inner <= 0.0 { 0.0 } else { eps.exp() * q * inner * whole(-inner.ln()).0 }
+            };
+            let delta_at = |eps: f64| remove(eps).max(add(eps));
+            let slack = 1.0 + 1e-9;
+            let b = quick.enclosure(&event, delta).unwrap();
+            let name = format!("sigma {sigma}, q {q}, {steps} steps, delta {delta:e}: {b:?}");
+            assert!(!b.upper.is_finite() || delta_at(b.upper) <= delta * slack, "{name}: {}", delta_at(b.upper));
+            assert!(b.lower == 0.0 || delta_at(b.lower) >= delta / slack, "{name}: {}", delta_at(b.lower));
+            if let Ok(rdp) = Rdp::default().epsilon(&event, delta) {
+                assert!(delta_at(rdp.upper) <= delta * slack, "{name}: RDP {}: {}", rdp.upper, delta_at(rdp.upper));
+            }
+            usize::from(b.upper.is_finite() && b.lower > 0.0)
+        })
+        .sum();
+    assert!(told > 200, "only {told} settings have both limits");
+}
+
+#[test]
+fn signs_of_noised_sums_are_accounted_for_as_the_sums_for_any_number() {
+    for a in accountants() {
+        let sums = a.epsilon(&gaussian(1.2, 0.01, 300), 1e-5).unwrap();
+        for bits in [1, 1024, u32::MAX] {
+            let signs = Event::SubsampledSigns { noise_multiplier: 1.2, bits, sampling_rate: 0.01, steps: 300 };
+            assert_eq!(a.epsilon(&signs, 1e-5).unwrap(), sums, "{}", a.name());
+            let text = serde_json::to_string(&signs).unwrap();
+            assert_eq!(serde_json::from_str::<Event>(&text).unwrap(), signs);
+        }
+    }
+}

@@ -2,7 +2,8 @@
 
 use ferret::backend::{Cpu, Memory};
 use ferret::grad::Sum;
-use ferret::model::{Activation, Batch, Config, Decoder, Reduction, Weights};
+use ferret::model::init::Preset;
+use ferret::model::{Batch, Config, Decoder, Reduction, Weights};
 use ferret::optim::{AdamW, Gradient, Hyper, Schedule, Silent};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,14 +42,11 @@ fn a_step_allocates_nothing_after_the_first() {
         width: 64,
         layers: 3,
         heads: 4,
+        kv_heads: 4,
+        head_width: 16,
         inner: 256,
-        norm_epsilon: 1e-5,
-        activation: Activation::GeluTanh,
-        tied: true,
-        scale_by_width: true,
-        scale_by_layer: false,
-        init_std: 0.02,
         eos: None,
+        ..Preset::Tiny.config()
     };
     let mut weights = Weights::zeros(config);
     for (i, tensor) in weights.tensors.iter_mut().enumerate() {

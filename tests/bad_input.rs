@@ -214,7 +214,7 @@ const CASES: &[(&str, Break, &[&str])] = &[
         |m| replace(m, "config.json", "[".repeat(100_000).as_bytes()),
         &["not valid JSON", "recursion"],
     ),
-    ("another family", |m| config(m, "model_type", json!("llama")), &["model_type is \"llama\""]),
+    ("another family", |m| config(m, "model_type", json!("mamba")), &["model_type is \"mamba\"", "gpt2"]),
     ("no family", |m| replace(m, "config.json", b"{}"), &["has no model_type"]),
     ("another activation", |m| config(m, "activation_function", json!("relu")), &["activation_function \"relu\""]),
     ("quantised weights", |m| config(m, "quantization_config", json!({"bits": 4})), &["quantization_config"]),
@@ -456,7 +456,7 @@ fn init_refuses_bad_requests_and_writes_nothing() {
     let cwd = folder.path();
     std::fs::create_dir(cwd.join("full")).unwrap();
     std::fs::write(cwd.join("full/file"), "x").unwrap();
-    std::fs::write(cwd.join("llama.json"), r#"{"model_type":"llama"}"#).unwrap();
+    std::fs::write(cwd.join("mamba.json"), r#"{"model_type":"mamba"}"#).unwrap();
     std::fs::write(
         cwd.join("big.json"),
         r#"{"model_type":"gpt2","n_embd":1048576,"n_head":1,"n_layer":1,"vocab_size":1048576}"#,
@@ -472,7 +472,7 @@ fn init_refuses_bad_requests_and_writes_nothing() {
     for (args, says) in [
         (vec!["--preset", "tiny", "--out", "full"], "is not empty"),
         (vec!["--preset", "tiny", "--out", "full/file"], "is a file"),
-        (vec!["--config", "llama.json", "--out", "new"], "\"llama\""),
+        (vec!["--config", "mamba.json", "--out", "new"], "\"mamba\""),
         (vec!["--config", "big.json", "--out", "new"], "parameters"),
         (vec!["--config", "gone.json", "--out", "new"], "no such file"),
         (vec!["--preset", "tiny", "--tokenizer", "full", "--out", "new"], "has no tokenizer.json"),

@@ -3,6 +3,7 @@
 //!
 //! Chromium is `FERRET_CHROMIUM`, or the first of its usual names on the PATH. Without one the tests say so and pass,
 //! unless FERRET_REQUIRE_BROWSER=1. `FERRET_BROWSER_KEEP=FOLDER` keeps the page and screenshots there, to be looked at.
+#![cfg(feature = "embedded")]
 
 use ferret::study::html::{Cell, Page, Part, Section, Table, render};
 use ferret::study::plot::{Axis, Chart, Series};

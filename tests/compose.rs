@@ -11,7 +11,9 @@ const RATE: f64 = 0.02;
 
 fn bits(count: u64, batches: u64, sampler: Sampler) -> Statement {
     let mut s = Statement::new("ferret-max", Released::Bits { count, batches }, sampler, 1000, RATE, 50);
-    s.charge_bits();
+    // As many bits as batches, or more on the last of them.
+    let last = u32::try_from(count - batches + 1).unwrap();
+    s.charge_nats(&[Fires { steps: batches - 1, bits: 1 }, Fires { steps: 1, bits: last }]).unwrap();
     s.finish(Circumstances::default())
 }
 
@@ -22,6 +24,7 @@ fn gaussian(noise_multiplier: f64, steps: u64) -> Event {
 fn dpsgd(noise_multiplier: f64, count: u64) -> Statement {
     let released = Released::NoisedSums { count, noise_multiplier, clip: 1.0, bits_per_update: None };
     let mut s = Statement::new("dpsgd", released, Sampler::Poisson, 1000, RATE, count);
+    s.charge_nats(&[]).unwrap();
     s.claim_spent(gaussian(noise_multiplier, count), 1e-5).unwrap();
     s.finish(Circumstances::default())
 }
@@ -30,9 +33,9 @@ fn dpsgd(noise_multiplier: f64, count: u64) -> Statement {
 fn flipped() -> (Statement, Event) {
     let released = Released::FlippedBits { count: 30, batches: 20, flip: 0.2 };
     let fires = vec![Fires { steps: 10, bits: 2 }, Fires { steps: 10, bits: 1 }];
-    let event = Event::SubsampledRandomisedResponse { flip: 0.2, sampling_rate: RATE, fires };
+    let event = Event::SubsampledRandomisedResponse { flip: 0.2, sampling_rate: RATE, fires: fires.clone() };
     let mut s = Statement::new("ferret-2", released, Sampler::Poisson, 1000, RATE, 50);
-    s.charge_bits();
+    s.charge_nats(&fires).unwrap();
     s.claim_spent(event.clone(), 1e-5).unwrap();
     (s.finish(Circumstances::default()), event)
 }
@@ -88,6 +91,8 @@ fn events_compose_exactly_and_below_the_sums() {
             .sum();
         assert!(eps < 0.9 * sum, "{}: {eps} of {sum}", accountant.name());
     }
+    // Nats of every method add up: FERRET's and DPSGD's are one currency.
+    close(nats(&together).unwrap(), runs.iter().map(|s| s.nats_charged.unwrap()).sum());
     let asked = compose(&runs, Some(1e-7)).unwrap();
     assert!(found(&asked, "PLD").0 > found(&together, "PLD").0 && found(&asked, "PLD").1 == 1e-7);
 }
@@ -99,6 +104,8 @@ fn what_has_no_event_is_added_as_it_is_stated() {
     (flips.version, flips.event) = (1, None);
     let mut sums = dpsgd(1.0, 100);
     (sums.version, sums.event) = (1, None);
+    // Nor did it count the nats of sums.
+    sums.claims.retain(|c| !matches!(c.guarantee, Guarantee::MutualInformation { .. }));
     let (Guarantee::EpsDelta { eps: stated, .. }, plain) = (flips.claims[1].guarantee, bits(3, 3, Sampler::Poisson))
     else {
         panic!("{flips:?}")
@@ -115,7 +122,7 @@ fn what_cannot_be_composed_is_refused() {
     let known = Circumstances { insecure_seed: true, ..Default::default() };
     let windows = Circumstances { windows: true, ..Default::default() };
     let mut open = Statement::new("ferret-max", Released::Bits { count: 3, batches: 3 }, Sampler::Poisson, 9, RATE, 5);
-    open.charge_bits();
+    open.charge_nats(&[Fires { steps: 3, bits: 1 }]).unwrap();
     let mut replace = dpsgd(1.0, 10);
     for c in &mut replace.claims {
         if let Guarantee::EpsDelta { neighbours, .. } = &mut c.guarantee {
@@ -133,8 +140,10 @@ fn what_cannot_be_composed_is_refused() {
             assert!(said.contains(sentence), "{sentence:?}: {said}");
         }
     }
-    // Nats without (eps, delta), and (eps, delta) without nats: nothing in common.
-    let said = compose(&[bits(5, 5, Sampler::Shuffle), dpsgd(1.0, 10)], None).unwrap_err().to_string();
+    // Nats without (eps, delta), and (eps, delta) without nats, as before version 3: nothing in common.
+    let mut sums = dpsgd(1.0, 10);
+    sums.claims.retain(|c| !matches!(c.guarantee, Guarantee::MutualInformation { .. }));
+    let said = compose(&[bits(5, 5, Sampler::Shuffle), sums], None).unwrap_err().to_string();
     assert!(said.contains("no kind of promise in common"), "{said}");
     let alone = compose(&[bits(5, 5, Sampler::Shuffle), good()], None).unwrap();
     assert!(alone.claims.len() == 1 && alone.notes[0].contains("states no (eps, delta)"), "{alone:?}");

@@ -5,7 +5,7 @@ mod common;
 use common::{Random, batch, config, in_pool, weights};
 use ferret::backend::{Cpu, Memory};
 use ferret::grad::{Dense, PerSample, Sum};
-use ferret::model::{Activation, Batch, Config, Decoder, Layout, ParamId, Reduction};
+use ferret::model::{Activation, Batch, Config, Decoder, Layout, Mlp, ParamId, Reduction};
 
 fn decoder64(config: Config) -> Decoder<Cpu<f64>> {
     Decoder::new(Cpu::new(), weights(config, 7)).unwrap()
@@ -40,7 +40,7 @@ fn configs() -> Vec<Config> {
         config(|_| ()),
         config(|c| {
             c.tied = false;
-            c.activation = Activation::GeluErf;
+            c.mlp = Mlp::Plain(Activation::GeluErf);
             c.scale_by_layer = true;
         }),
         config(|c| {

@@ -1,4 +1,5 @@
 //! Files of earlier versions: read for ever, and replayed to the bytes that they name.
+#![cfg(feature = "embedded")]
 
 use ferret::method::dense;
 use ferret::method::ferret::{Transcript, replay};

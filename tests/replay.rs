@@ -7,7 +7,8 @@ use ferret::method::ferret::{
     Cuts, MaskKind, Release, Released, Releases, Replayer, Route, Settings, Transcript, replay,
 };
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
-use ferret::model::{Activation, Config, ParamId, Weights};
+use ferret::model::init::Preset;
+use ferret::model::{Config, ParamId, Weights};
 use ferret::optim::{Schedule, Silent};
 use ferret::rng::{Direction, DirectionStream, coin};
 use std::path::{Path, PathBuf};
@@ -20,14 +21,11 @@ fn config() -> Config {
         width: 16,
         layers: 2,
         heads: 2,
+        kv_heads: 2,
+        head_width: 8,
         inner: 64,
-        norm_epsilon: 1e-5,
-        activation: Activation::GeluTanh,
-        tied: true,
-        scale_by_width: true,
-        scale_by_layer: false,
-        init_std: 0.02,
         eos: None,
+        ..Preset::Tiny.config()
     }
 }
 

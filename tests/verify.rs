@@ -95,7 +95,7 @@ fn a_statement_that_claims_less_or_says_other_words_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let dir = train(home.path(), "run", &BIT);
     let found = verify(&dir).unwrap();
-    assert_eq!((&found["replayed"], &found["statement"]), (&json!(true), &json!(2)));
+    assert_eq!((&found["replayed"], &found["statement"]), (&json!(true), &json!(3)));
     refuses(
         &dir,
         &[
@@ -121,7 +121,8 @@ fn a_statement_that_claims_less_or_says_other_words_is_refused() {
             ("tuned_sha256", |s| s["tuned_sha256"] = "0".repeat(64).into()),
             ("tuned_sha256", |s| drop(s.as_object_mut().unwrap().remove("tuned_sha256"))),
             ("not the statement", |s| s["version"] = 1.into()),
-            ("version 3", |s| s["version"] = 3.into()),
+            ("version 4", |s| s["version"] = 4.into()),
+            ("not the statement", |s| s["version"] = 2.into()),
             ("unknown field", |s| s["promise"] = "perfectly private".into()),
             ("unknown field", |s| s["claims"][0]["guarantee"]["truly"] = "perfectly private".into()),
             ("unknown field", |s| s["released"]["truly"] = 1.into()),
@@ -132,6 +133,9 @@ fn a_statement_that_claims_less_or_says_other_words_is_refused() {
             ("sampler", |s| s["sampler"] = "shuffle".into()),
             ("steps", |s| s["steps"] = 1.into()),
             ("nats_planned", |s| s["nats_planned"] = 0.1.into()),
+            ("nats_paper", |s| s["nats_paper"] = 0.1.into()),
+            ("nats_paper", |s| drop(s.as_object_mut().unwrap().remove("nats_paper"))),
+            ("accounting", |s| s["accounting"] = "exact".into()),
             ("not the statement", |s| s["private_logs"] = true.into()),
             ("event is", |s| {
                 s["event"] =
@@ -181,15 +185,20 @@ fn of_a_run_without_a_transcript_hashes_and_statement_are_checked() {
     let home = tempfile::tempdir().unwrap();
     let dir = train(home.path(), "dpsgd", &DPSGD);
     let found = verify(&dir).unwrap();
-    assert_eq!((&found["replayed"], &found["statement"], &found["steps"]), (&json!(false), &json!(2), &json!(20)));
+    assert_eq!((&found["replayed"], &found["statement"], &found["steps"]), (&json!(false), &json!(3), &json!(20)));
     assert!(found["not_checkable"].to_string().contains("clipped, noised and sampled"), "{found}");
     refuses(
         &dir,
         &[
-            ("eps (PLD, spent)", |s| s["claims"][0]["guarantee"]["eps"] = 0.1.into()),
-            ("eps (RDP, planned)", |s| s["claims"][3]["guarantee"]["eps"] = 0.1.into()),
+            ("nats (mutual information, spent): 0.001 is claimed", |s| {
+                s["claims"][0]["guarantee"]["nats"] = 1e-3.into()
+            }),
+            ("nats_charged", |s| s["nats_charged"] = 1e-3.into()),
+            ("eps (PLD, spent)", |s| s["claims"][1]["guarantee"]["eps"] = 0.1.into()),
+            ("nats (mutual information, planned)", |s| s["claims"][3]["guarantee"]["nats"] = 1e-3.into()),
+            ("eps (RDP, planned)", |s| s["claims"][5]["guarantee"]["eps"] = 0.1.into()),
             ("released", |s| s["released"]["noise_multiplier"] = 9.0.into()),
-            ("does not follow", |s| s["claims"][0]["guarantee"] = json!({"kind": "mutual-information", "nats": 1e-3})),
+            ("does not follow", |s| s["claims"][1]["guarantee"] = json!({"kind": "mutual-information", "nats": 1e-3})),
             ("perfectly private", |s| s["not_met"] = json!(["perfectly private"])),
         ],
     );
@@ -264,12 +273,50 @@ fn a_file_hidden_in_a_tensor_that_the_model_does_not_use_is_refused() {
         std::fs::write(&file, &honest).unwrap();
         rewrite(&file, |header, _| header.to_string().replacen(',', &format!(",{}", " \t".repeat(50)), 1));
         assert!(verify_against(&dir, &base).unwrap_err().contains("say nothing"));
+        // Another order of the same tensors changes no scalar, and says something.
+        std::fs::write(&file, &honest).unwrap();
+        assert!(!verify_against(&dir, &base).unwrap()["not_bound"].to_string().contains("order of the tensors"));
+        rewrite(&file, |header, _| {
+            let mut entries: Vec<_> = header.as_object().unwrap().clone().into_iter().collect();
+            entries.reverse();
+            Value::Object(entries.into_iter().collect()).to_string()
+        });
+        let found = verify_against(&dir, &base).unwrap();
+        assert!(found["not_bound"].to_string().contains("order of the tensors"), "{found}");
         std::fs::write(&file, &honest).unwrap();
         std::fs::write(dir.join("extra.bin"), &records).unwrap();
         let found = verify_against(&dir, &base).unwrap();
         assert!(found["not_bound"].to_string().contains("extra.bin"), "{found}");
         assert!(!found["not_bound"].to_string().contains("config.json"), "{found}");
     }
+}
+
+/// Sign a transcript anew after `edit`, as whoever forges one would.
+fn forge(dir: &Path, edit: impl FnOnce(&mut Value)) {
+    use sha2::{Digest, Sha256};
+    let path = dir.join("transcript.json");
+    let mut value: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    edit(&mut value);
+    value["checksum"] = "".into();
+    let sum: String = Sha256::digest(value.to_string()).iter().map(|b| format!("{b:02x}")).collect();
+    value["checksum"] = sum.into();
+    std::fs::write(path, serde_json::to_string_pretty(&value).unwrap()).unwrap();
+}
+
+#[test]
+fn a_promise_in_the_place_of_the_methods_name_is_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = train(home.path(), "run", &BIT);
+    let promise = "ferret-max`, proven to be (0.001, 1e-9)-private by `an audit";
+    forge(&dir, |t| t["settings"]["method"] = promise.into());
+    restate(&dir, |s| s["method"] = promise.into());
+    let said = verify(&dir).expect_err("a page with a promise that no one made");
+    assert!(said.contains("method is no name"), "{said}");
+    assert!(!said.contains("0.001"), "{said}");
+    // The forger's checksum is right: with an honest name all is well.
+    forge(&dir, |t| t["settings"]["method"] = "ferret-max".into());
+    restate(&dir, |s| s["method"] = "ferret-max".into());
+    verify(&dir).unwrap();
 }
 
 #[test]
@@ -345,7 +392,8 @@ fn what_no_one_can_check_is_printed() {
         "what no one can check afterwards",
         "that batches were drawn, and that bits were flipped,",
         "no other run used them",
-        "the statement (version 2) is the one that settings and releases lead to",
+        "that a record was a line of the data, as privacy.json says",
+        "the statement (version 3) is the one that settings and releases lead to",
         "log.jsonl is not the base model's",
     ] {
         assert!(said.contains(sentence), "{sentence:?} is missing: {said}");
@@ -356,7 +404,7 @@ fn what_no_one_can_check_is_printed() {
         "one record replaced by an empty one",
         "This statement covers one run",
         "the number of steps T are public",
-        "Form and rules: version 2",
+        "Form and rules: version 3",
     ] {
         assert!(page.contains(sentence), "{sentence:?} is missing: {page}");
     }

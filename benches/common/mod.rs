@@ -1,7 +1,8 @@
 //! What the benches share: shapes, clocks, and the machine's own rate to compare with.
 #![allow(dead_code)]
 
-use ferret::model::{Activation, Batch, Config, Weights};
+use ferret::model::init::Preset;
+use ferret::model::{Batch, Config, Weights};
 use std::time::{Duration, Instant};
 
 /// GPT-2 124M.
@@ -12,20 +13,17 @@ pub fn gpt2() -> Config {
         width: 768,
         layers: 12,
         heads: 12,
+        kv_heads: 12,
+        head_width: 64,
         inner: 3072,
-        norm_epsilon: 1e-5,
-        activation: Activation::GeluTanh,
-        tied: true,
-        scale_by_width: true,
-        scale_by_layer: false,
-        init_std: 0.02,
         eos: None,
+        ..Preset::Tiny.config()
     }
 }
 
 /// 4 layers, 128 wide, 4 heads, vocabulary 2,048.
 pub fn small() -> Config {
-    Config { vocab: 2048, width: 128, layers: 4, heads: 4, inner: 512, ..gpt2() }
+    Config { vocab: 2048, width: 128, layers: 4, heads: 4, kv_heads: 4, head_width: 32, inner: 512, ..gpt2() }
 }
 
 /// Cheap pseudo-random numbers in -1..1.

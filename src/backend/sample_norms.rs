@@ -4,8 +4,8 @@ use super::Memory;
 use crate::ops::Segments;
 use crate::ops::clip::ClipFunction;
 
-/// What the per-sample methods compute from a gradient's factors. `squares` and `factors` are columns with one row a sample of the batch;
-/// `first` is the row of the first segment.
+/// What the per-sample methods compute from a gradient's factors. `squares` (but of `add_norm_bounds` and `clip_factors`, where it is a column) has the columns of
+/// [`crate::ops::sample_norm`], `factors` is a column, each with one row a sample of the batch; `first` is the row of the first segment.
 pub trait SampleNorms: Memory {
     /// [`crate::ops::sample_norm::add_outer`], into rows `first..` of `squares`.
     fn add_outer_squares(
@@ -37,6 +37,8 @@ pub trait SampleNorms: Memory {
     );
     /// [`crate::ops::sample_norm::segment_sums`].
     fn segment_sums(&self, dy: &Self::Tensor, segments: &Segments) -> Self::Tensor;
+    /// [`crate::ops::clip::bounds`] of a parameter's norms, added to a column of squares.
+    fn add_norm_bounds(&self, norms: &Self::Tensor, squares: &mut Self::Tensor);
     /// [`crate::ops::clip::factors`].
     fn clip_factors(&self, function: ClipFunction, bound: f64, squares: &mut Self::Tensor);
     /// [`crate::ops::clip::scale_rows`] with rows `first..` of `factors`.

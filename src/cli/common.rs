@@ -6,7 +6,8 @@ pub use crate::backend::{Device, Job};
 use crate::data::{self, Dataset, LoadOptions, Loss, Unit};
 use crate::error::{Error, Result};
 use crate::method::groups::Grouping;
-use crate::model::checkpoint::{self, Checkpoint};
+use crate::model::Config;
+use crate::model::checkpoint::{self, Checkpoint, Opened};
 use crate::model::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
 
@@ -48,14 +49,15 @@ impl ModelArg {
     /// Read the checkpoint and, if it has one, the tokenizer; tell what the reader should know on stderr.
     pub fn open(&self) -> Result<(Checkpoint, Option<Tokenizer>)> {
         let checkpoint = checkpoint::load(&self.model)?;
-        let tokenizer = Tokenizer::from_folder(&checkpoint.folder)?;
-        if let Some(tokenizer) = &tokenizer {
-            tokenizer.check(&checkpoint.weights.config)?;
-        }
-        for note in &checkpoint.notes {
-            eprintln!("note: {note}");
-        }
+        let tokenizer = tokenizer(&checkpoint.folder, &checkpoint.weights.config, &checkpoint.notes)?;
         Ok((checkpoint, tokenizer))
+    }
+
+    /// As [`ModelArg::open`], for a decoder whose weights stay as they are: no tensor is read yet.
+    pub fn open_files(&self) -> Result<(Opened, Option<Tokenizer>)> {
+        let opened = checkpoint::open(&self.model)?;
+        let tokenizer = tokenizer(&opened.folder, &opened.config, &opened.notes)?;
+        Ok((opened, tokenizer))
     }
 }
 
@@ -117,7 +119,12 @@ impl DataArg {
         tokenizer: Option<&Tokenizer>,
         stride: Option<usize>,
     ) -> Result<Dataset> {
-        let options = LoadOptions { stride, unit: self.unit.unit()?, ..options(self.loss_on, checkpoint) };
+        self.open_for(&checkpoint.weights.config, tokenizer, stride)
+    }
+
+    /// As [`DataArg::open`], where only the config is known.
+    pub fn open_for(&self, config: &Config, tokenizer: Option<&Tokenizer>, stride: Option<usize>) -> Result<Dataset> {
+        let options = LoadOptions { stride, unit: self.unit.unit()?, loss: self.loss_on, ..LoadOptions::new(config) };
         read_records(&self.data, tokenizer, &options)
     }
 }
@@ -160,4 +167,16 @@ pub fn grouping(method: &str, groups: Option<usize>, bucket: Option<usize>) -> R
             "--method {method} has its groups already: leave out --groups and --bucket, or say --method ferret"
         ))),
     }
+}
+
+/// The tokenizer of a checkpoint, if it has one; what the reader should know goes to stderr.
+fn tokenizer(folder: &Path, config: &Config, notes: &[String]) -> Result<Option<Tokenizer>> {
+    let tokenizer = Tokenizer::from_folder(folder)?;
+    if let Some(tokenizer) = &tokenizer {
+        tokenizer.check(config)?;
+    }
+    for note in notes {
+        eprintln!("note: {note}");
+    }
+    Ok(tokenizer)
 }

@@ -6,7 +6,7 @@ use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::eval::{self, RecordLoss};
 use crate::fsio;
-use crate::model::{Decoder, Weights};
+use crate::model::checkpoint::Opened;
 use serde_json::json;
 
 /// Loss and perplexity of a model on records.
@@ -36,7 +36,7 @@ pub struct Args {
 }
 
 struct Losses<'a> {
-    weights: Weights,
+    opened: &'a Opened,
     examples: &'a [Example],
     quiet: bool,
 }
@@ -45,7 +45,7 @@ impl Job for Losses<'_> {
     type Output = Vec<RecordLoss>;
 
     fn run<B: Backend>(self, backend: B) -> Result<Vec<RecordLoss>> {
-        let decoder = Decoder::new(backend, self.weights)?;
+        let decoder = self.opened.decoder(backend)?;
         let bar = progress(self.examples.len() as u64, "records", self.quiet);
         let losses = eval::losses(&decoder, self.examples, |n| bar.inc(n as u64))?;
         bar.finish_and_clear();
@@ -58,10 +58,10 @@ pub fn run(args: Args) -> Result<()> {
     if args.stride == Some(0) {
         return Err(Error::usage("--stride 0 would never reach the end of the text: give at least 1"));
     }
-    let (checkpoint, tokenizer) = args.model.open()?;
-    let dataset = args.data.open(&checkpoint, tokenizer.as_ref(), args.stride)?;
+    let (opened, tokenizer) = args.model.open_files()?;
+    let dataset = args.data.open_for(&opened.config, tokenizer.as_ref(), args.stride)?;
     let start = std::time::Instant::now();
-    let job = Losses { weights: checkpoint.weights, examples: &dataset.examples, quiet: args.quiet };
+    let job = Losses { opened: &opened, examples: &dataset.examples, quiet: args.quiet };
     let losses = args.compute.run(job)?;
     let (loss, tokens) = eval::token_mean(&losses);
     if args.json {

@@ -4,9 +4,9 @@ use super::common::{Compute, Job, ModelArg, progress};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::model::checkpoint::Opened;
 use crate::model::generate::{Sampling, generate};
-use crate::model::tokenizer::Tokenizer;
-use crate::model::{Decoder, Weights};
+use crate::model::tokenizer::{Message, Tokenizer};
 use serde_json::json;
 
 /// Text from a model, token by token as it comes.
@@ -21,6 +21,9 @@ pub struct Args {
     /// Text to go on from
     #[arg(long, required_unless_present = "prompt_tokens", conflicts_with = "prompt_tokens")]
     prompt: Option<String>,
+    /// The prompt is what a user says: put it into the model's chat template
+    #[arg(long, requires = "prompt")]
+    chat: bool,
     /// Token ids to go on from, for models without a tokenizer
     #[arg(long, value_delimiter = ',', value_name = "IDS")]
     prompt_tokens: Option<Vec<u32>>,
@@ -53,7 +56,7 @@ pub struct Args {
 }
 
 struct Work<'a> {
-    weights: Weights,
+    opened: &'a Opened,
     prompt: &'a [u32],
     args: &'a Args,
     tokenizer: Option<&'a Tokenizer>,
@@ -64,7 +67,7 @@ impl Job for Work<'_> {
     type Output = (Vec<u32>, f64);
 
     fn run<B: Backend>(self, backend: B) -> Result<Self::Output> {
-        let decoder = Decoder::new(backend, self.weights)?;
+        let decoder = self.opened.decoder(backend)?;
         let args = self.args;
         let sampling = Sampling { temperature: args.temperature, top_k: args.top_k, top_p: args.top_p };
         let mut stream = self.tokenizer.map(Tokenizer::stream);
@@ -99,22 +102,22 @@ impl Job for Work<'_> {
 
 /// Continue a prompt, printing tokens as they come.
 pub fn run(args: Args) -> Result<()> {
-    let (checkpoint, tokenizer) = args.model.open()?;
+    let (opened, tokenizer) = args.model.open_files()?;
     let prompt = match (&args.prompt, &args.prompt_tokens) {
         (Some(text), _) => match &tokenizer {
-            Some(tokenizer) => tokenizer.encode(text)?,
+            Some(tokenizer) => prompt_tokens(tokenizer, text, args.chat)?,
             None => {
                 let what = "has no tokenizer, so --prompt cannot be read: give --prompt-tokens";
-                return Err(Error::file(&checkpoint.folder, what));
+                return Err(Error::file(&opened.folder, what));
             }
         },
         (None, tokens) => tokens.clone().unwrap_or_default(),
     };
-    if !args.json && args.prompt.is_some() {
+    if !args.json && args.prompt.is_some() && !args.chat {
         fsio::print(args.prompt.as_deref().unwrap_or_default())?;
     }
-    let (context, eos) = (checkpoint.weights.config.positions, checkpoint.weights.config.eos);
-    let work = Work { weights: checkpoint.weights, prompt: &prompt, args: &args, tokenizer: tokenizer.as_ref() };
+    let (context, eos) = (opened.config.positions, opened.config.eos);
+    let work = Work { opened: &opened, prompt: &prompt, args: &args, tokenizer: tokenizer.as_ref() };
     let (tokens, seconds) = args.compute.run(work)?;
     let ended = args.prompt.is_some() && tokens.last().copied() == eos;
     if tokens.len() < args.max_tokens && !ended {
@@ -130,4 +133,16 @@ pub fn run(args: Args) -> Result<()> {
         eprintln!("{} tokens, {rate:.1} tokens/s", tokens.len());
     }
     Ok(())
+}
+
+/// The tokens of a prompt: as text with what belongs before every text, or as a user's turn and the beginning of the model's.
+fn prompt_tokens(tokenizer: &Tokenizer, text: &str, chat: bool) -> Result<Vec<u32>> {
+    if !chat {
+        return Ok([tokenizer.beginning(), &tokenizer.encode(text)?].concat());
+    }
+    let Some(template) = tokenizer.chat() else {
+        return Err(Error::file(tokenizer.path(), "its folder has no chat template: leave out --chat"));
+    };
+    let turn = Message { role: "user".into(), content: text.into() };
+    tokenizer.encode(&template.render(&[turn], true).map_err(Error::Usage)?)
 }

@@ -98,7 +98,7 @@ pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new_file(&args.out)?;
     let (checkpoint, tokenizer) = args.model.open()?;
     let dataset = args.data.open(&checkpoint, tokenizer.as_ref(), None)?;
-    let layout = checkpoint.weights.layout.clone();
+    let (layout, config) = (checkpoint.weights.layout.clone(), checkpoint.weights.config.clone());
     let job = Work {
         weights: checkpoint.weights,
         examples: &dataset.examples,
@@ -106,8 +106,11 @@ pub fn run(args: Args) -> Result<()> {
         quiet: args.quiet,
     };
     let (loss, grads, norms) = args.compute.run(job)?;
-    let tensors =
-        layout.specs().iter().zip(&grads).map(|(spec, grad)| (spec.name.clone(), spec.shape.clone(), grad.into()));
+    let tensors = layout
+        .specs()
+        .iter()
+        .zip(&grads)
+        .map(|(s, g)| (s.name.clone(), s.shape.clone(), checkpoint::in_file(&config, s, g)));
     checkpoint::save_tensors(&args.out, tensors)?;
     if args.json {
         let mut out = json!({"loss": loss});

@@ -5,23 +5,24 @@ use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::checkpoint::{self, Dtype, SaveOptions};
 use crate::model::config::Config;
-use crate::model::family::gpt2;
+use crate::model::family;
 use crate::model::init::{self, Preset};
 use crate::model::tokenizer::Tokenizer;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 
-/// Write a fresh random checkpoint with GPT-2's initialisation.
+/// Write a fresh random checkpoint.
 ///
-/// Weights are normal with standard deviation 0.02, residual projections narrower by 1/sqrt(2 L), gains 1, biases 0.
+/// Weights are normal with the config's standard deviation (0.02), GPT-2's residual projections narrower by 1/sqrt(2 L), gains 1, biases 0.
 /// The same seed gives the same bytes on every machine. Transformers loads the folder as it is.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:\n  ferret init --preset gpt2 --seed 1 --out runs/fresh --tokenizer path/to/gpt2")]
 pub struct Args {
     /// A shape by name
-    #[arg(long, required_unless_present = "config", conflicts_with = "config")]
+    #[arg(long, value_parser = presets(), required_unless_present = "config", conflicts_with = "config")]
     preset: Option<Preset>,
-    /// A shape by its config.json (model_type gpt2)
+    /// A shape by its config.json
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Seed of the weights
@@ -50,7 +51,7 @@ pub fn run(args: Args) -> Result<()> {
         (Some(preset), _) => (preset.config(), None),
         (None, Some(path)) => {
             let text = fsio::read_text(path)?;
-            (gpt2::parse(&text, path)?.config, Some(text))
+            (family::parse(&text, path)?.config, Some(text))
         }
         (None, None) => return Err(Error::usage("give --preset or --config")),
     };
@@ -83,4 +84,10 @@ fn use_tokenizer(config: &mut Config, folder: &Path, adapt: bool) -> Result<()> 
         config.eos = tokenizer.id("<|endoftext|>");
     }
     tokenizer.check(config)
+}
+
+/// The presets by their names.
+fn presets() -> impl TypedValueParser<Value = Preset> {
+    let all = Preset::all().map(|preset| PossibleValue::new(preset.name()).help(preset.about()));
+    PossibleValuesParser::new(all).map(|name| Preset::find(&name).expect("a name of the list"))
 }

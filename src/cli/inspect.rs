@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::fsio;
 use crate::method::groups::Groups;
 use crate::model::checkpoint::{self, Checkpoint};
-use crate::model::config::Activation;
+use crate::model::config::{Activation, Config, Norm, Position};
 use crate::model::memory;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Layout, ParamId};
@@ -87,10 +87,25 @@ fn names(layout: &Layout, ids: &[ParamId]) -> Vec<String> {
 }
 
 fn activation(checkpoint: &Checkpoint) -> &'static str {
-    match checkpoint.weights.config.activation {
+    match checkpoint.weights.config.mlp.activation() {
         Activation::GeluTanh => "gelu (tanh)",
         Activation::GeluErf => "gelu (erf)",
         Activation::Silu => "silu",
+    }
+}
+
+fn norm(config: &Config) -> &'static str {
+    match config.norm {
+        Norm::Layer => "layer norm",
+        Norm::Rms => "RMS norm",
+    }
+}
+
+fn position(config: &Config) -> &'static str {
+    match config.position {
+        Position::Learned => "learned positions",
+        Position::Rope(_) => "rotated positions",
+        Position::Alibi => "sloped scores",
     }
 }
 
@@ -121,9 +136,11 @@ fn to_json(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) 
         "sha256": checkpoint::tensors_sha256(weights),
         "config": {
             "vocab": config.vocab, "positions": config.positions, "width": config.width, "layers": config.layers,
-            "heads": config.heads, "inner": config.inner, "norm_epsilon": config.norm_epsilon,
+            "family": config.family.name(), "heads": config.heads, "kv_heads": config.kv_heads,
+            "head_width": config.head_width, "inner": config.inner, "norm_epsilon": config.norm_epsilon,
             "activation": activation(checkpoint), "tied": config.tied, "scale_by_width": config.scale_by_width,
-            "scale_by_layer": config.scale_by_layer, "eos": config.eos,
+            "scale_by_layer": config.scale_by_layer, "norm": norm(config), "position": position(config),
+            "window": config.window.map(|w| w.size), "eos": config.eos,
         },
         "tokenizer": tokenizer.map(|t| t.len()),
         "notes": checkpoint.notes,
@@ -142,16 +159,24 @@ fn describe(out: &mut String, model: &str, checkpoint: &Checkpoint, tokenizer: O
         weights.layout.len(),
         checkpoint.dtype.torch_name()
     )?;
+    let shared = match config.kv_heads {
+        n if n == config.heads => String::new(),
+        n => format!(" ({n} of keys and values)"),
+    };
     writeln!(
         out,
-        "  {} blocks, {} wide, {} heads, hidden {}, {} positions, vocabulary {}, {}, output head {}",
+        "  {}: {} blocks, {} wide, {} heads{}, hidden {}, {} positions, vocabulary {}, {}, {}, {}, output head {}",
+        config.family.name(),
         config.layers,
         config.width,
         config.heads,
+        shared,
         config.inner,
         config.positions,
         config.vocab,
         activation(checkpoint),
+        norm(config),
+        position(config),
         if config.tied { "tied" } else { "separate" }
     )?;
     match tokenizer {

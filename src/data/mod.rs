@@ -4,6 +4,7 @@
 //! [`text`] how a plain text becomes windows, [`users`] how all that a person gave becomes one example.
 
 pub mod batches;
+mod chat;
 pub mod records;
 pub mod synthetic;
 pub mod text;
@@ -102,6 +103,8 @@ pub struct Dataset {
     pub left_out: usize,
     /// Whether some records name a user although an example is a record.
     pub names_users: bool,
+    /// Whether there are conversations, and the model has no chat template to write them by.
+    pub plain_chat: bool,
     /// By user: every line by itself, the unused ones too.
     lines: Vec<Example>,
 }
@@ -139,6 +142,13 @@ impl Dataset {
         } else if self.names_users {
             notes.push(
                 "records name their \"user\", and each counts by itself: `unit` user makes a promise about a person"
+                    .into(),
+            );
+        }
+        if self.plain_chat {
+            notes.push(
+                "the model has no chat template: conversations are written as lines, \"user: ..\", \"assistant: ..\", with end-of-text \
+                 after each reply"
                     .into(),
             );
         }

@@ -3,7 +3,7 @@
 //! | record | tokens | counts in the loss |
 //! |---|---|---|
 //! | `{"tokens": [..], "learn": [..]}` | as given | as `learn` says (true or false a token); without it, all |
-//! | `{"messages": [{"role", "content"}, ..]}` | `system: ..⏎user: ..⏎assistant: ..`, end-of-text after each reply | the assistant's replies |
+//! | `{"messages": [{"role", "content"}, ..]}` | what the model's chat template makes of them ([`ChatTemplate`](crate::model::tokenizer::ChatTemplate)); without one `system: ..⏎user: ..⏎assistant: ..`, end-of-text after each reply | the assistant's replies, with what ends them |
 //! | `{"prompt", "response"}` | prompt, response, end-of-text; nothing between them | response and end-of-text |
 //! | `{"instruction", "input", "output"}` | the headings of Alpaca ([`instruction`]), output, end-of-text | output and end-of-text |
 //! | `{"text"}` | the text and nothing else | all |
@@ -13,34 +13,37 @@
 //! A record is read as the first kind in this table whose keys it has; other keys are ignored. The first token of a
 //! record never counts: nothing precedes it. With [`Loss::Everything`], every other token counts.
 //!
-//! Prompt and response are tokenised apart, so that the boundary falls between tokens and the prompt's tokens are those
+//! Where the tokenizer puts tokens before every text (Llama's `<s>`), they come first; a chat template and a list of tokens say
+//! all of it themselves. Prompt and response are tokenised apart, so that the boundary falls between tokens and the prompt's tokens are those
 //! that generation would see. End-of-text is the model's `eos_token_id`, added to a response unless it ends with it;
 //! without one nothing is added. A `{"text"}` gets none, so that its loss is what every other program gives for it.
 //!
 //! Records are private, and errors end in logs: a message names the line, the key that is read and what kind of value is there,
 //! and repeats nothing that the line itself says.
 
+use super::chat;
 use super::users::{Unit, pack};
 use super::{Dataset, Example, LoadOptions, Loss, no_tokenizer};
 use crate::error::{Error, Result};
-use crate::model::tokenizer::Tokenizer;
+use crate::model::tokenizer::{Message, Tokenizer};
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 use std::path::Path;
 
 /// A stretch of a record before tokenisation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Piece {
-    text: String,
+pub(super) struct Piece {
+    pub(super) text: String,
     /// Counts in the loss when only responses do.
-    response: bool,
+    pub(super) response: bool,
     /// End-of-text follows.
-    end: bool,
+    pub(super) end: bool,
 }
 
 /// What a line holds.
 enum Record {
     Tokens(Example),
+    Chat(Vec<Message>),
     Pieces(Vec<Piece>),
 }
 
@@ -55,20 +58,21 @@ pub(crate) fn load(
     let results: Vec<Result<Line, String>> = lines
         .par_iter()
         .map(|line| {
-            let (mut example, user) = example(line, tokenizer, options)?;
-            let cut = example.ids.len().saturating_sub(options.context);
-            example.ids.truncate(options.context);
-            example.learn.truncate(options.context);
-            Ok(Line { example, cut, user })
+            let mut line = example(line, tokenizer, options)?;
+            line.cut = line.example.ids.len().saturating_sub(options.context);
+            line.example.ids.truncate(options.context);
+            line.example.learn.truncate(options.context);
+            Ok(line)
         })
         .collect();
     let mut dataset = Dataset::default();
     let mut by_user = Vec::new();
     for (i, result) in results.into_iter().enumerate() {
         let refuse = |what: &str| Error::file(path, format!("line {}: {what}", i + 1));
-        let Line { example, cut, user } = result.map_err(|what| refuse(&what))?;
+        let Line { example, cut, user, plain } = result.map_err(|what| refuse(&what))?;
         dataset.truncated += usize::from(cut > 0);
         dataset.tokens_cut += cut;
+        dataset.plain_chat |= plain;
         match options.unit {
             Unit::Record => {
                 dataset.names_users |= user.is_some();
@@ -109,29 +113,40 @@ struct Line {
     /// Tokens beyond the context.
     cut: usize,
     user: Option<String>,
+    /// A conversation for which the model has no template.
+    plain: bool,
 }
 
 /// One line to tokens, uncut, and the user it names.
-fn example(
-    line: &str,
-    tokenizer: Option<&Tokenizer>,
-    options: &LoadOptions,
-) -> Result<(Example, Option<String>), String> {
+fn example(line: &str, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Line, String> {
     let (record, user) = parse(line)?;
     let user = match options.unit {
         Unit::User { .. } => user.as_ref().map(user_of).transpose()?,
         // Not asked for, so it may be anything.
         Unit::Record => user.as_ref().and_then(|user| user_of(user).ok()),
     };
+    let mut plain = false;
     let pieces = match record {
         Record::Tokens(example) => {
             check_ids(&example.ids, options.vocab)?;
-            return Ok((example, user));
+            return Ok(Line { example, cut: 0, user, plain });
         }
+        Record::Chat(messages) => match tokenizer.and_then(Tokenizer::chat) {
+            None => {
+                plain = true;
+                chat::plain(&messages)
+            }
+            Some(template) => {
+                let tokenizer = tokenizer.ok_or_else(no_tokenizer)?;
+                let example = chat::example(template, tokenizer, &messages, options)?;
+                return Ok(Line { example, cut: 0, user, plain });
+            }
+        },
         Record::Pieces(pieces) => pieces,
     };
     let tokenizer = tokenizer.ok_or_else(no_tokenizer)?;
-    let mut example = Example::default();
+    let beginning = tokenizer.beginning().to_vec();
+    let mut example = Example { learn: vec![false; beginning.len()], ids: beginning };
     for piece in pieces {
         let mut ids = tokenizer.encode(&piece.text).map_err(|e| e.to_string())?;
         if let Some(eos) = options.eos
@@ -148,7 +163,7 @@ fn example(
         *first = false;
     }
     check_ids(&example.ids, options.vocab)?;
-    Ok((example, user))
+    Ok(Line { example, cut: 0, user, plain })
 }
 
 /// Who a record is of. The number 7 and the string "7" are one user: to take two for one promises more, not less.
@@ -202,7 +217,7 @@ fn record_of(object: &Map<String, Value>) -> Result<Record, String> {
         return tokens_of(tokens, object.get("learn")).map(Record::Tokens);
     }
     if let Some(messages) = object.get("messages") {
-        return messages_of(messages).map(Record::Pieces);
+        return chat::messages(messages).map(Record::Chat);
     }
     if object.contains_key("prompt") || object.contains_key("response") {
         return Ok(Record::Pieces(vec![whole(text("prompt")?, false), whole(text("response")?, true)]));
@@ -256,42 +271,7 @@ fn tokens_of(tokens: &Value, learn: Option<&Value>) -> Result<Example, String> {
     Ok(example)
 }
 
-/// `role: content`, a line a message; the assistant's content is the response, and ends with end-of-text.
-fn messages_of(messages: &Value) -> Result<Vec<Piece>, String> {
-    let list =
-        messages.as_array().ok_or_else(|| format!("\"messages\" is {}, and a list is expected", kind(messages)))?;
-    let mut pieces = Vec::new();
-    let mut open = String::new();
-    for (i, message) in list.iter().enumerate() {
-        let field = |key: &str| {
-            let value = message.get(key).and_then(Value::as_str);
-            value.ok_or_else(|| format!("message {} has no \"{key}\" that is a string", i + 1))
-        };
-        let (role, content) = (field("role")?, field("content")?);
-        if i > 0 {
-            open.push('\n');
-        }
-        match role {
-            "assistant" => {
-                open.push_str("assistant:");
-                pieces.push(Piece { text: std::mem::take(&mut open), response: false, end: false });
-                pieces.push(Piece { text: format!(" {content}"), response: true, end: true });
-            }
-            "system" | "user" => open.push_str(&format!("{role}: {content}")),
-            _ => {
-                let what =
-                    format!("message {} has another role than system, user and assistant, which are known", i + 1);
-                return Err(what);
-            }
-        }
-    }
-    if !open.is_empty() {
-        pieces.push(Piece { text: open, response: false, end: false });
-    }
-    Ok(pieces)
-}
-
-fn kind(value: &Value) -> &'static str {
+pub(super) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "true or false",
@@ -307,10 +287,12 @@ mod tests {
     use super::*;
 
     fn pieces(line: &str) -> Vec<(String, bool, bool)> {
-        match parse(line).unwrap().0 {
-            Record::Pieces(p) => p.into_iter().map(|p| (p.text, p.response, p.end)).collect(),
+        let pieces = match parse(line).unwrap().0 {
+            Record::Pieces(p) => p,
+            Record::Chat(messages) => chat::plain(&messages),
             Record::Tokens(_) => panic!("tokens"),
-        }
+        };
+        pieces.into_iter().map(|p| (p.text, p.response, p.end)).collect()
     }
 
     #[test]

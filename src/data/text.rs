@@ -18,7 +18,8 @@ pub(super) fn load(
     options: &LoadOptions,
 ) -> Result<Dataset> {
     let tokenizer = tokenizer.ok_or_else(|| Error::file(path, no_tokenizer()))?;
-    let ids = tokenizer.encode_long(content)?;
+    let mut ids = tokenizer.beginning().to_vec();
+    ids.extend(tokenizer.encode_long(content)?);
     check_ids(&ids, options.vocab).map_err(|what| Error::file(path, what))?;
     let examples = windows(&ids, options.context, options.stride.unwrap_or(options.context))?;
     Ok(Dataset { examples, windows: true, ..Dataset::default() })

@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::model::ParamId;
 pub use crate::ops::clip::ClipFunction;
+use crate::ops::clip::LEAST_BOUND;
 
 /// Which parameters share a norm, and so a factor. With L groups each is clipped to `C / sqrt(L)`, so that a sample's whole
 /// contribution stays within `C`.
@@ -44,8 +45,10 @@ impl<B: Backend> Factors<B> {
 impl Clipping {
     /// Clip to `bound` (C).
     pub fn new(function: ClipFunction, style: Style, bound: f64) -> Result<Self> {
-        if !(bound > 0.0 && bound.is_finite()) {
-            return Err(Error::usage(format!("a clipping bound is a positive number, not {bound}")));
+        if !(bound >= LEAST_BOUND && bound.is_finite()) {
+            return Err(Error::usage(format!(
+                "a clipping bound is a positive number of at least {LEAST_BOUND:e}, not {bound}"
+            )));
         }
         if let ClipFunction::Automatic { gamma } = function
             && !(gamma > 0.0 && gamma.is_finite())
@@ -98,7 +101,7 @@ impl Clipping {
         for (g, group) in groups.iter().enumerate() {
             let mut column = b.zeros(norms.samples(), 1);
             for &p in group {
-                b.add(&mut column, norms.squares(p).expect("groups hold wanted parameters"));
+                b.add_norm_bounds(norms.squares(p).expect("groups hold wanted parameters"), &mut column);
                 of[p.0] = Some(g);
             }
             b.clip_factors(self.function, bound, &mut column);

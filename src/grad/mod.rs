@@ -1,6 +1,6 @@
 //! What backward delivers to: [`Sum`] adds up, [`PerSample`] materialises every sample's gradient (the oracle of the tests),
 //! [`Norms`] takes every sample's norm without its gradient and keeps the factors for the clipped sum ([`Clipping`]),
-//! [`GroupDot`] projects on FERRET's directions.
+//! [`GroupDot`] projects on FERRET's directions, [`Sketch`] on FERRET-k's sketches.
 //! [`Dense`] and [`GroupDirection`] are the mirror image: tangents for [`Decoder::jvp`](crate::model::Decoder::jvp).
 
 mod clip;
@@ -8,6 +8,7 @@ mod dense;
 mod group_dot;
 mod norms;
 mod per_sample;
+mod sketch;
 mod sum;
 
 pub use clip::{ClipFunction, Clipping, Factors, Style};
@@ -15,4 +16,5 @@ pub use dense::Dense;
 pub use group_dot::{GroupDirection, GroupDot};
 pub use norms::Norms;
 pub use per_sample::PerSample;
+pub use sketch::{Sketch, shapes};
 pub use sum::Sum;

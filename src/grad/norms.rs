@@ -8,18 +8,23 @@
 //!
 //! A parameter that is delivered twice has `|G + E|² = |G|² + |E|² + 2 <G, E>`. The last term is added when the second of
 //! the two arrives, whichever that is.
+//!
+//! The factor that [`Clipping`](super::Clipping) makes of the norms bounds what [`Norms::clipped_sum`] adds for the sample *as it is computed*, roundings included
+//! ([`crate::ops::sample_norm`] proves it). That a sum of many samples is rounded too, by some 1e-7 of its size, is no sample's own and not in
+//! that bound.
 
 use super::{Factors, Sum};
 use crate::backend::Backend;
 use crate::model::{GradSink, Layout, ParamId, Rows, Slot};
 use crate::ops::Segments;
+use crate::ops::sample_norm::COLUMNS;
 use std::ops::Range;
 
 /// Receives one backward (with the loss weights of
 /// [`Reduction::SampleSum`](crate::model::Reduction::SampleSum)) of one micro-batch.
 pub struct Norms<B: Backend> {
     samples: usize,
-    /// A column with one row a sample, for each wanted parameter.
+    /// One row of [`COLUMNS`] a sample, for each wanted parameter.
     squares: Vec<Option<B::Tensor>>,
     kept: Vec<Kept<B>>,
 }
@@ -50,7 +55,7 @@ enum Pair<B: Backend> {
 impl<B: Backend> Norms<B> {
     /// For `samples` samples and the parameters that `wants` names.
     pub fn new(b: &B, layout: &Layout, samples: usize, wants: impl Fn(ParamId) -> bool) -> Self {
-        let squares = layout.ids().map(|p| wants(p).then(|| b.zeros(samples, 1))).collect();
+        let squares = layout.ids().map(|p| wants(p).then(|| b.zeros(samples, COLUMNS))).collect();
         Self { samples, squares, kept: Vec::new() }
     }
 
@@ -64,7 +69,8 @@ impl<B: Backend> Norms<B> {
         self.squares.len()
     }
 
-    /// Every sample's squared norm of the gradient of `p` (samples x 1), if it was wanted.
+    /// Every sample's squared norm of the gradient of `p`, if it was wanted, and what bounds its rounding: the
+    /// [`COLUMNS`] of [`crate::ops::sample_norm`], one row a sample.
     pub fn squares(&self, p: ParamId) -> Option<&B::Tensor> {
         self.squares[p.0].as_ref()
     }

@@ -18,6 +18,12 @@ pub(super) const FEW_ROWS: usize = 4;
 /// An element's sum over k is formed in blocks of this many, each from zero: what matrixmultiply does, and so everyone here.
 pub(crate) const KC: usize = 256;
 
+/// At most how often a term of an element's sum over k is rounded in `C <- A B + C`: its product (which a fused multiply-add does not
+/// round), the sum of its block, and the sum of blocks, where the `terms` that are not zero may lie anywhere among zeros.
+pub fn roundings(terms: usize) -> usize {
+    1 + terms.min(KC) + terms.div_ceil(KC) + 1
+}
+
 /// What a product is added to.
 #[derive(Clone, Copy, Debug)]
 pub enum Onto<'a, F> {

@@ -1,7 +1,7 @@
 //! The scalar types the engine is generic over.
 
 use super::gemm::Onto;
-use ndarray::{ArrayView2, NdFloat};
+use ndarray::NdFloat;
 use std::iter::Sum;
 
 /// `f32` trains, `f64` checks gradients.
@@ -41,15 +41,6 @@ pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
         onto: Onto<Self>,
         c: (*mut Self, isize, isize),
     );
-    /// Up to 16 rows of contiguous numbers, transposed: `packed[16 k + r]` is number k of row r, 0 for rows that are not there. False where
-    /// there is no fast way, and nothing was done.
-    fn pack_16(_rows: ArrayView2<Self>, _packed: &mut [Self]) -> bool {
-        false
-    }
-    /// `tile[16 r + c] += sum_k a[16 k + r] b[16 k + c]`, the sum formed from zero, in order. False where there is no fast way.
-    fn tile_16(_a: &[Self], _b: &[Self], _tile: &mut [Self]) -> bool {
-        false
-    }
 }
 
 impl Real for f32 {
@@ -99,16 +90,6 @@ impl Real for f32 {
         let beta = unsafe { prepare(m, n, onto, c) };
         // SAFETY: the caller's promise is matrixmultiply's requirement.
         unsafe { matrixmultiply::sgemm(m, k, n, alpha, a.0, a.1, a.2, b.0, b.1, b.2, beta, c.0, c.1, c.2) }
-    }
-
-    #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
-    fn pack_16(rows: ArrayView2<Self>, packed: &mut [Self]) -> bool {
-        super::tiles::pack_16(rows, packed)
-    }
-
-    #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
-    fn tile_16(a: &[Self], b: &[Self], tile: &mut [Self]) -> bool {
-        super::tiles::tile_16(a, b, tile)
     }
 }
 

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::eval::ROWS;
 use crate::grad::Norms;
 use crate::model::{Decoder, Reduction};
+use crate::ops::sample_norm::COLUMNS;
 
 /// The L2 norm over all parameters of the gradient of each record's mean token loss, in order. No gradient is formed (see
 /// [`Norms`]); costs about three forwards. `done` as in [`super::token_stats`].
@@ -27,7 +28,8 @@ pub fn gradient_norms<B: Backend>(
             let mut squares = vec![0.0; batch.segments.len()];
             for p in decoder.layout.ids() {
                 let Some(column) = norms.squares(p) else { continue };
-                squares.iter_mut().zip(b.download(column)?).for_each(|(sum, x)| *sum += f64::from(x));
+                let column = b.download(column)?;
+                squares.iter_mut().zip(column.iter().step_by(COLUMNS)).for_each(|(sum, &x)| *sum += f64::from(x));
             }
             if let Some(bad) = squares.iter().find(|x| !x.is_finite()) {
                 return Err(Error::Diverged(format!(

@@ -102,7 +102,8 @@ fn split(g: usize, count: usize, n: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Activation, Config};
+    use crate::model::Config;
+    use crate::model::init::Preset;
 
     fn layout(layers: usize, tied: bool) -> Layout {
         Layout::new(&Config {
@@ -111,14 +112,11 @@ mod tests {
             width: 8,
             layers,
             heads: 2,
+            kv_heads: 2,
+            head_width: 4,
             inner: 32,
-            norm_epsilon: 1e-5,
-            activation: Activation::GeluTanh,
             tied,
-            scale_by_width: true,
-            scale_by_layer: false,
-            init_std: 0.02,
-            eos: None,
+            ..Preset::Tiny.config()
         })
     }
 

@@ -69,6 +69,11 @@ pub fn verify(dir: &Path, base: &mut Checkpoint, progress: impl FnMut(&Transcrip
     };
     let mut looked_at = checkpoint::refuse_unused(dir, &base.folder)?;
     looked_at.extend([if told.exists() { told } else { recorded }, dir.join(STATEMENT), dir.join(PAGE)]);
+    if !checkpoint::is_in_order(dir)? {
+        verified.not_bound.push(
+            "the order of the tensors in the weight files, which is not this program's, and can tell anything in few words".into(),
+        );
+    }
     verified.not_bound.extend(other_files(dir, &base.folder, &looked_at)?);
     Ok(verified)
 }
@@ -226,6 +231,12 @@ fn never_checkable(statement: Option<&Statement>) -> Vec<String> {
     if let Some(s) = statement {
         let kept = if s.private_logs { "were" } else { "were not" };
         out.push(format!("that private logs {kept} written, as {STATEMENT} says"));
+        let unit = match (s.users, s.windows) {
+            (true, _) => "all that one user gave",
+            (_, true) => "a window of a text",
+            _ => "a line of the data",
+        };
+        out.push(format!("that a record was {unit}, as {STATEMENT} says"));
         if !s.insecure_seed {
             out.push(format!("that the secret key came from the operating system, as {STATEMENT} says"));
         }

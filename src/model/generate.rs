@@ -3,57 +3,73 @@
 use super::decoder::Decoder;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
-use crate::ops::Qkv;
+use crate::ops::{Qkv, Rope};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 /// The keys and values of every block for the tokens seen so far.
 pub struct Cache<B: Backend> {
     blocks: Vec<(B::Tensor, B::Tensor)>,
-    len: usize,
+    /// The tokens.
+    text: Vec<u32>,
 }
 
 impl<B: Backend> Cache<B> {
     /// Tokens seen so far.
     pub fn len(&self) -> usize {
-        self.len
+        self.text.len()
     }
 
     /// Whether no token has been seen.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.text.is_empty()
+    }
+
+    /// Forget all tokens.
+    pub fn clear(&mut self) {
+        self.text.clear();
     }
 }
 
 impl<B: Backend> Decoder<B> {
     /// An empty cache with room for `capacity` tokens.
     pub fn cache(&self, capacity: usize) -> Cache<B> {
-        let table = || self.backend.zeros(capacity, self.config.width);
-        Cache { blocks: (0..self.config.layers).map(|_| (table(), table())).collect(), len: 0 }
+        let table = || self.backend.zeros(capacity, self.config.kv_width());
+        Cache { blocks: (0..self.config.layers).map(|_| (table(), table())).collect(), text: Vec::new() }
     }
 
     /// Run `ids` after what is in the cache; the logits of the last of them. On the CPU the same numbers, to the bit, as running
     /// the whole text at once; a GPU adds one row's products in another order.
     pub fn extend(&self, cache: &mut Cache<B>, ids: &[u32]) -> Result<Vec<f32>> {
+        let total = cache.len() + ids.len();
+        // A text that grows too long for its wavelengths turns by others from its first token on.
+        if let Some(length) = self.rope.as_ref().and_then(Rope::changes_after)
+            && (1..=length).contains(&cache.len())
+            && total > length
+        {
+            let whole = [&cache.text, ids].concat();
+            cache.clear();
+            return self.backend.chain(|| self.extend_by_ops(cache, &whole));
+        }
         self.backend.chain(|| self.extend_by_ops(cache, ids))
     }
 
     fn extend_by_ops(&self, cache: &mut Cache<B>, ids: &[u32]) -> Result<Vec<f32>> {
-        let (b, layout) = (&self.backend, &self.layout);
-        let past = cache.len;
-        assert!(!ids.is_empty() && past + ids.len() <= self.config.positions, "the caller counts positions");
-        let positions: Vec<u32> = (past as u32..(past + ids.len()) as u32).collect();
-        let mut x = b.embed(ids, self.param(layout.tokens), Some((&positions, self.param(layout.positions))));
-        for (l, (block, (keys, values))) in layout.blocks.iter().zip(&mut cache.blocks).enumerate() {
-            let qkv = self.linear(&self.norm(&x, block.norm_1).0, block.qkv);
-            let att = b.attention_cached(Qkv::Fused(&qkv), keys, values, past, &self.config.attention(l));
-            b.add(&mut x, &self.linear(&att, block.attn_out));
-            let h = self.linear(&self.norm(&x, block.norm_2).0, block.mlp_in);
-            b.add(&mut x, &self.linear(&b.activation(self.config.activation, &h), block.mlp_out));
+        let b = &self.backend;
+        let (past, total) = (cache.len(), cache.len() + ids.len());
+        assert!(!ids.is_empty() && total <= self.config.positions, "the caller counts positions");
+        let positions: Vec<u32> = (past as u32..total as u32).collect();
+        let turns = |rope: &Rope| self.upload_table(ids.len(), rope, rope.table(positions.iter().copied(), total));
+        let table = self.rope.as_ref().map(turns);
+        let mut x = self.embed(ids, &positions).0;
+        for (l, (keys, values)) in cache.blocks.iter_mut().enumerate() {
+            let attend =
+                |qkv: Qkv<&B::Tensor>| (b.attention_cached(qkv, keys, values, past, &self.config.attention(l)), None);
+            x = self.block(l, x, &table, |_| false, attend).0;
         }
-        cache.len += ids.len();
+        cache.text.extend_from_slice(ids);
         let last = b.rows(&x, ids.len() - 1..ids.len());
-        b.download(&b.head(&self.norm(&last, layout.norm_f).0, self.param(layout.head)))
+        b.download(&b.head(&self.norm(&last, self.layout.norm_f).0, self.param(self.layout.head)))
     }
 }
 
@@ -160,7 +176,7 @@ pub fn generate<B: Backend>(
     let mut fed = 0;
     for _ in 0..count {
         if !cached {
-            cache.len = 0;
+            cache.clear();
             fed = 0;
         }
         let logits = decoder.extend(&mut cache, &text[fed..])?;

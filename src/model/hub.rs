@@ -83,7 +83,7 @@ pub fn must_stay_inside(folder: &Path) -> Result<()> {
     let blobs = snapshot.and_then(Path::parent).map(|repo| repo.join("blobs"));
     for entry in entries {
         let path = entry.map_err(|e| Error::io(folder, e))?.path();
-        let read = path.extension().is_some_and(|e| e == "json" || e == "txt" || e == "safetensors");
+        let read = path.extension().is_some_and(|e| e == "json" || e == "txt" || e == "safetensors" || e == "jinja");
         if !read || !path.is_symlink() {
             continue;
         }

@@ -1,7 +1,7 @@
-//! Fresh weights as GPT-2 has them: N(0, 0.02), residual projections narrower by 1/sqrt(2 L), unit gains, no biases.
+//! Fresh weights as transformers draws them: N(0, s^2), gains 1, biases 0; GPT-2's residual projections narrower by 1/sqrt(2 L).
 
-use super::config::{Activation, Config};
-use super::layout::Layout;
+use super::config::Config;
+use super::layout::{Layout, Module};
 use super::weights::Weights;
 use crate::error::{Error, Result};
 use rand_chacha::ChaCha20Rng;
@@ -9,52 +9,12 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rayon::prelude::*;
 use std::f64::consts::TAU;
 
-/// A shape that has a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-pub enum Preset {
-    /// 124M parameters: 12 blocks, 768 wide.
-    Gpt2,
-    /// 82M parameters: 6 blocks, 768 wide.
-    Distilgpt2,
-    /// 355M parameters: 24 blocks, 1024 wide.
-    Gpt2Medium,
-    /// 125k parameters: 2 blocks, 64 wide, a vocabulary of 256, 128 positions.
-    Tiny,
-}
+pub use super::family::Preset;
 
-impl Preset {
-    /// The shape.
-    pub fn config(self) -> Config {
-        let (layers, heads, width) = match self {
-            Self::Gpt2 => (12, 12, 768),
-            Self::Distilgpt2 => (6, 12, 768),
-            Self::Gpt2Medium => (24, 16, 1024),
-            Self::Tiny => (2, 4, 64),
-        };
-        let tiny = self == Self::Tiny;
-        Config {
-            vocab: if tiny { 256 } else { 50257 },
-            positions: if tiny { 128 } else { 1024 },
-            width,
-            layers,
-            heads,
-            inner: 4 * width,
-            norm_epsilon: 1e-5,
-            activation: Activation::GeluTanh,
-            tied: true,
-            scale_by_width: true,
-            scale_by_layer: false,
-            init_std: 0.02,
-            eos: if tiny { None } else { Some(50256) },
-        }
-    }
-}
-
-/// GPT-2's initialisation of `config`; the same `seed` gives the same bits on every machine and thread count.
+/// Fresh weights of `config`; the same `seed` gives the same bits on every machine and thread count.
 ///
-/// Matrices and embeddings: N(0, s^2), s = `init_std`; `c_proj.weight`, which add to the residual stream 2 L times:
-/// s / sqrt(2 L); gains 1, biases 0. Parameter i draws from stream i of ChaCha20 keyed by `seed`.
+/// Matrices and embeddings: N(0, s^2), s = `init_std`; where the config has it so, the projections that add to the residual stream
+/// 2 L times: s / sqrt(2 L); gains 1, biases 0. Parameter i draws from stream i of ChaCha20 keyed by `seed`.
 pub fn random(config: Config, seed: u64) -> Result<Weights> {
     let layout = Layout::new(&config);
     let narrow = config.init_std / ((2 * config.layers) as f64).sqrt();
@@ -69,11 +29,12 @@ pub fn random(config: Config, seed: u64) -> Result<Weights> {
             })?;
             tensor.resize(specs[i].len(), 0.0);
             if specs[i].shape.len() == 2 {
-                let std = if name.ends_with("c_proj.weight") { narrow } else { config.init_std };
+                let residual = matches!(specs[i].module, Module::AttentionOut | Module::MlpOut);
+                let std = if residual && config.init_narrow { narrow } else { config.init_std };
                 let mut rng = ChaCha20Rng::seed_from_u64(seed);
                 rng.set_stream(i as u64);
                 normal(&mut rng, std, &mut tensor);
-            } else if name.ends_with(".weight") {
+            } else if !specs[i].bias {
                 tensor.fill(1.0);
             }
             Ok(tensor)
@@ -103,6 +64,12 @@ fn normal(rng: &mut ChaCha20Rng, std: f64, out: &mut [f32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::layout::Pair;
+    use crate::ops::Parts;
+
+    fn fused<const N: usize>(pairs: Parts<Pair, N>) -> Pair {
+        *pairs.iter().next().unwrap()
+    }
 
     fn moments(x: &[f32]) -> (f64, f64) {
         let n = x.len() as f64;
@@ -114,21 +81,24 @@ mod tests {
     #[test]
     fn widths_are_gpt2s() {
         let w = random(Preset::Tiny.config(), 1).unwrap();
-        let ids = w.layout.blocks[1];
+        let ids = &w.layout.blocks[1];
         // 4096 to 16384 scalars: the standard deviation is known to about 1.1 %.
         for (id, std) in [
             (w.layout.tokens, 0.02),
-            (ids.qkv.0, 0.02),
-            (ids.mlp_in.0, 0.02),
-            (ids.attn_out.0, 0.01),
-            (ids.mlp_out.0, 0.01),
+            (fused(ids.qkv).weight, 0.02),
+            (fused(ids.mlp_in).weight, 0.02),
+            (ids.attn_out.weight, 0.01),
+            (ids.mlp_out.weight, 0.01),
         ] {
             let (mean, found) = moments(w.get(id));
             assert!((found / std - 1.0).abs() < 0.04 && mean.abs() < 0.05 * std, "{id:?}: {mean} {found}");
         }
-        assert!(w.get(ids.norm_1.0).iter().all(|&x| x == 1.0) && w.get(w.layout.norm_f.0).iter().all(|&x| x == 1.0));
-        for bias in [ids.norm_1.1, ids.qkv.1, ids.attn_out.1, ids.mlp_in.1, ids.mlp_out.1, w.layout.norm_f.1] {
-            assert!(w.get(bias).iter().all(|&x| x == 0.0));
+        assert!(
+            w.get(ids.norm_1.weight).iter().all(|&x| x == 1.0)
+                && w.get(w.layout.norm_f.weight).iter().all(|&x| x == 1.0)
+        );
+        for pair in [ids.norm_1, fused(ids.qkv), ids.attn_out, fused(ids.mlp_in), ids.mlp_out, w.layout.norm_f] {
+            assert!(w.get(pair.bias.unwrap()).iter().all(|&x| x == 0.0));
         }
     }
 
@@ -148,6 +118,6 @@ mod tests {
         assert_eq!(hash(1), hash(1));
         assert_ne!(hash(1), hash(2));
         let w = random(Preset::Tiny.config(), 1).unwrap();
-        assert_ne!(w.get(w.layout.blocks[0].qkv.0)[..8], w.get(w.layout.blocks[1].qkv.0)[..8]);
+        assert_ne!(w.get(fused(w.layout.blocks[0].qkv).weight)[..8], w.get(fused(w.layout.blocks[1].qkv).weight)[..8]);
     }
 }

@@ -3,14 +3,16 @@
 //! A parameter has one [`ParamId`] however often the decoder uses it: with tied weights the output head *is* the token
 //! embedding. Everything that touches parameters (sinks, groups, optimizers, checkpoints) speaks of ids.
 
-use super::config::Config;
+use super::config::{Config, Mlp, Qkv as Storage};
+use crate::ops::{GateUp, Parts, Qkv};
+use std::collections::HashMap;
 
 /// Index of a parameter in its [`Layout`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParamId(pub usize);
 
 /// Where in the decoder a parameter is used first on the way back from the loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
     /// Token or position embedding: the gradient needs the whole way down.
     Embedding,
@@ -20,15 +22,81 @@ pub enum Place {
     Top,
 }
 
+/// A part of a decoder that has parameters: a weight, and perhaps a bias. [`Config::shapes`] says which ones a decoder has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Module {
+    /// Token embedding `[V, C]`.
+    Tokens,
+    /// Learned positions `[positions, C]`.
+    Positions,
+    /// Norm of the embedding.
+    EmbeddingNorm,
+    /// Norm before attention.
+    Norm1,
+    /// Queries, keys and values in one product.
+    Qkv,
+    /// Queries alone.
+    Query,
+    /// Keys alone.
+    Key,
+    /// Values alone.
+    Value,
+    /// Norm of every head of queries.
+    QueryNorm,
+    /// Norm of every head of keys.
+    KeyNorm,
+    /// From the heads back to the residual stream.
+    AttentionOut,
+    /// Norm before the MLP.
+    Norm2,
+    /// Into the hidden width; gate and up side by side where they are one tensor.
+    MlpIn,
+    /// Into the hidden width, through the nonlinearity.
+    Gate,
+    /// Into the hidden width, to be multiplied by the gate.
+    Up,
+    /// From the hidden width back to the residual stream.
+    MlpOut,
+    /// Norm before the output head.
+    FinalNorm,
+    /// Output head `[V, C]`.
+    Head,
+}
+
+impl Module {
+    /// Those that a decoder has once.
+    pub const ONCE: [Self; 5] = [Self::Tokens, Self::Positions, Self::EmbeddingNorm, Self::FinalNorm, Self::Head];
+    /// Those that every block has.
+    pub const BLOCK: [Self; 13] = [
+        Self::Norm1,
+        Self::Qkv,
+        Self::Query,
+        Self::Key,
+        Self::Value,
+        Self::QueryNorm,
+        Self::KeyNorm,
+        Self::AttentionOut,
+        Self::Norm2,
+        Self::MlpIn,
+        Self::Gate,
+        Self::Up,
+        Self::MlpOut,
+    ];
+}
+
 /// Name, shape and place of one parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParamSpec {
-    /// The checkpoint's tensor name, without a `transformer.` prefix.
+    /// The checkpoint's tensor name, without the prefix that a family puts before the names of its base model.
     pub name: String,
-    /// `[in, out]` for linear layers (GPT-2's Conv1D), `[V, C]` for embeddings, `[C]` for vectors.
+    /// `[in, out]` or `[out, in]` for linear layers, `[V, C]` for embeddings, `[C]` for vectors.
     pub shape: Vec<usize>,
     /// Where it is used.
     pub place: Place,
+    /// What it is part of.
+    pub module: Module,
+    /// Whether it is its module's bias.
+    pub bias: bool,
 }
 
 impl ParamSpec {
@@ -51,71 +119,125 @@ impl ParamSpec {
     }
 }
 
+/// A weight, and its bias if it has one: a linear layer, or a norm's gain and bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// The weight, or the gain.
+    pub weight: ParamId,
+    /// The bias.
+    pub bias: Option<ParamId>,
+}
+
+impl Pair {
+    /// Both, where there are two.
+    pub fn ids(self) -> impl Iterator<Item = ParamId> {
+        std::iter::once(self.weight).chain(self.bias)
+    }
+}
+
 /// The parameters of one block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockIds {
-    /// `ln_1.weight`, `ln_1.bias`.
-    pub norm_1: (ParamId, ParamId),
-    /// `attn.c_attn`: queries, keys and values in one product.
-    pub qkv: (ParamId, ParamId),
-    /// `attn.c_proj`.
-    pub attn_out: (ParamId, ParamId),
-    /// `ln_2.weight`, `ln_2.bias`.
-    pub norm_2: (ParamId, ParamId),
-    /// `mlp.c_fc`.
-    pub mlp_in: (ParamId, ParamId),
-    /// `mlp.c_proj`.
-    pub mlp_out: (ParamId, ParamId),
+    /// Norm before attention.
+    pub norm_1: Pair,
+    /// Queries, keys and values: one layer, or one each.
+    pub qkv: Qkv<Pair>,
+    /// The gains of the norms of queries and keys, where there are such norms.
+    pub head_norms: Option<[ParamId; 2]>,
+    /// From the heads back to the residual stream.
+    pub attn_out: Pair,
+    /// Norm before the MLP.
+    pub norm_2: Pair,
+    /// Into the hidden width: one layer, or gate and up.
+    pub mlp_in: GateUp<Pair>,
+    /// From the hidden width back to the residual stream.
+    pub mlp_out: Pair,
 }
 
 /// All parameters of a decoder.
 #[derive(Clone, Debug)]
 pub struct Layout {
     specs: Vec<ParamSpec>,
-    /// Token embedding `wte.weight` `[V, C]`.
+    /// Token embedding `[V, C]`.
     pub tokens: ParamId,
-    /// Position embedding `wpe.weight` `[positions, C]`.
-    pub positions: ParamId,
+    /// Position embedding `[positions, C]`, where positions are learned.
+    pub positions: Option<ParamId>,
+    /// Norm of the embedding, where there is one.
+    pub embedding_norm: Option<Pair>,
     /// One entry a block.
     pub blocks: Vec<BlockIds>,
-    /// `ln_f.weight`, `ln_f.bias`.
-    pub norm_f: (ParamId, ParamId),
+    /// Norm before the output head.
+    pub norm_f: Pair,
     /// Output head `[V, C]`; the same id as `tokens` when tied.
     pub head: ParamId,
 }
 
 impl Layout {
-    /// GPT-2's parameters for `config`, in the order of its checkpoints.
+    /// The parameters of `config` in the order in which its family has them.
     pub fn new(config: &Config) -> Self {
-        let c = config.width;
+        let names = config.family.names();
         let mut specs = Vec::new();
-        let mut add = |name: String, shape: &[usize], place| {
-            specs.push(ParamSpec { name, shape: shape.to_vec(), place });
-            ParamId(specs.len() - 1)
+        let mut found: HashMap<(Module, Place), Pair> = HashMap::new();
+        let mut add = |module: Module, name: String, place: Place| {
+            let Some((weight, bias)) = config.shapes(module) else { return };
+            let mut push = |part: &str, shape: Vec<usize>, bias: bool| {
+                specs.push(ParamSpec { name: format!("{name}.{part}"), shape, place, module, bias });
+                ParamId(specs.len() - 1)
+            };
+            let weight = push("weight", weight, false);
+            let bias = bias.map(|n| push("bias", vec![n], true));
+            found.insert((module, place), Pair { weight, bias });
         };
-        let tokens = add("wte.weight".into(), &[config.vocab, c], Place::Embedding);
-        let positions = add("wpe.weight".into(), &[config.positions, c], Place::Embedding);
+        for &(module, name) in names.before {
+            add(module, name.into(), Place::Embedding);
+        }
+        for l in 0..config.layers {
+            for &(module, name) in names.block {
+                add(module, format!("{}.{l}.{name}", names.blocks), Place::Block(l));
+            }
+        }
+        add(Module::FinalNorm, names.norm.into(), Place::Top);
+        add(Module::Head, names.head.into(), Place::Top);
+
+        let find = |module: Module, place: Place| found.get(&(module, place)).copied();
+        let must =
+            |module: Module, place: Place| find(module, place).expect("a family names every module of its configs");
+        let tokens = must(Module::Tokens, Place::Embedding).weight;
         let blocks = (0..config.layers)
             .map(|l| {
-                let mut pair = |name: &str, weight: &[usize], bias: usize| {
-                    (
-                        add(format!("h.{l}.{name}.weight"), weight, Place::Block(l)),
-                        add(format!("h.{l}.{name}.bias"), &[bias], Place::Block(l)),
-                    )
-                };
+                let place = Place::Block(l);
                 BlockIds {
-                    norm_1: pair("ln_1", &[c], c),
-                    qkv: pair("attn.c_attn", &[c, 3 * c], 3 * c),
-                    attn_out: pair("attn.c_proj", &[c, c], c),
-                    norm_2: pair("ln_2", &[c], c),
-                    mlp_in: pair("mlp.c_fc", &[c, config.inner], config.inner),
-                    mlp_out: pair("mlp.c_proj", &[config.inner, c], c),
+                    norm_1: must(Module::Norm1, place),
+                    qkv: match config.qkv {
+                        Storage::Split => {
+                            Parts::Split([Module::Query, Module::Key, Module::Value].map(|m| must(m, place)))
+                        }
+                        Storage::Fused | Storage::PerHead => Parts::Fused(must(Module::Qkv, place)),
+                    },
+                    head_norms: config
+                        .head_norm
+                        .then(|| [Module::QueryNorm, Module::KeyNorm].map(|m| must(m, place).weight)),
+                    attn_out: must(Module::AttentionOut, place),
+                    norm_2: must(Module::Norm2, place),
+                    mlp_in: match config.mlp {
+                        Mlp::Gated { fused: false, .. } => {
+                            Parts::Split([Module::Gate, Module::Up].map(|m| must(m, place)))
+                        }
+                        Mlp::Gated { fused: true, .. } | Mlp::Plain(_) => Parts::Fused(must(Module::MlpIn, place)),
+                    },
+                    mlp_out: must(Module::MlpOut, place),
                 }
             })
             .collect();
-        let norm_f = (add("ln_f.weight".into(), &[c], Place::Top), add("ln_f.bias".into(), &[c], Place::Top));
-        let head = if config.tied { tokens } else { add("lm_head.weight".into(), &[config.vocab, c], Place::Top) };
-        Self { specs, tokens, positions, blocks, norm_f, head }
+        Self {
+            tokens,
+            positions: find(Module::Positions, Place::Embedding).map(|pair| pair.weight),
+            embedding_norm: find(Module::EmbeddingNorm, Place::Embedding),
+            blocks,
+            norm_f: must(Module::FinalNorm, Place::Top),
+            head: find(Module::Head, Place::Top).map_or(tokens, |pair| pair.weight),
+            specs,
+        }
     }
 
     /// Number of parameters (tensors).

@@ -1,12 +1,13 @@
 //! How much memory each use of a decoder needs: an estimate by counting the large buffers.
 //!
 //! With P parameters, N = B T rows, width C, hidden width I, L blocks and vocabulary V, in f32:
-//! weights P; gradients P; AdamW's moments 2 P; a block's cache for backward N (8 C + 2 I) (16 C a row where I = 4 C);
+//! weights P; gradients P; AdamW's moments 2 P; a block's cache for backward N (4 C + queries, keys, values and attention's output + the
+//! hidden layer before and after its nonlinearity), which is 16 C a row for GPT-2;
 //! logits V a row, the head being computed for as many samples at once as have 512 rows, or for one.
 
-use super::config::Config;
+use super::config::{Config, Mlp};
 use super::decoder::HEAD_ROWS;
-use super::family::gpt2;
+use super::layout::Module;
 
 /// Bytes of one use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,8 +37,18 @@ pub fn estimate(config: &Config, batch: usize, context: usize) -> Vec<Need> {
     let [b, t, v, c, i, l] =
         [batch, context, config.vocab, config.width, config.inner, config.layers].map(|n| n as u128);
     let rows = b * t;
-    let parameters = gpt2::scalars(config);
-    let block = rows * (8 * c + 2 * i);
+    let parameters = config.scalars();
+    let (q, qkv) = (config.query_width() as u128, (config.query_width() + 2 * config.kv_width()) as u128);
+    let hidden = match config.mlp {
+        Mlp::Plain(_) => i,
+        Mlp::Gated { .. } => 2 * i,
+    };
+    let heads = if config.head_norm { qkv } else { 0 };
+    let block = rows * (4 * c + q + qkv + heads + hidden + i);
+    // The factors dy of every linear layer, and an input that several of them share once for each.
+    let again = |modules: &[Module]| modules.iter().filter(|&&m| config.linear(m).is_some()).count() as u128;
+    let shared = again(&[Module::Key, Module::Value, Module::Up]);
+    let factors = rows * (qkv + 2 * c + hidden + shared * c);
     let at_once = (HEAD_ROWS as u128 / t.max(1) * t).max(t).min(rows);
     let head = at_once * v + rows * c;
     let row = |kind, gradients: u128, optimizer: u128, activations: u128| Need {
@@ -53,8 +64,8 @@ pub fn estimate(config: &Config, batch: usize, context: usize) -> Vec<Need> {
         row("ferret, direct", 0, 0, l * block + block + head),
         row("ferret, adamw", 0, 2, l * block + block + head),
         row("non-private, adamw", 1, 2, l * block + block + head),
-        // The factors dy of every linear layer are held until the clip factors are known: N (5 C + I) a block more.
-        row("dpsgd, adamw", 1, 2, l * (block + rows * (5 * c + i)) + block + head + b * t * v),
+        // They are held until the clip factors are known.
+        row("dpsgd, adamw", 1, 2, l * (block + factors) + block + head + b * t * v),
     ]
 }
 

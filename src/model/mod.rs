@@ -1,6 +1,7 @@
 //! The decoder: config, named parameters, checkpoints, tokenizer, generation.
 
 pub mod batch;
+mod block;
 pub mod checkpoint;
 pub mod config;
 pub mod decoder;
@@ -17,7 +18,7 @@ pub mod tokenizer;
 pub mod weights;
 
 pub use batch::{Batch, Reduction};
-pub use config::{Activation, Config};
+pub use config::{Activation, Config, Mlp};
 pub use decoder::Decoder;
 pub use layout::{Layout, ParamId};
 pub use sink::{GradSink, Rows, Slot, Tangents};

@@ -4,11 +4,13 @@
 //! parameter with a tangent there is no tangent to carry, and only the value is computed.
 
 use super::batch::Batch;
+use super::block::Normed;
+use super::config::{Mlp, Norm, Order};
 use super::decoder::{Decoder, row_range};
-use super::layout::ParamId;
+use super::layout::{BlockIds, Pair};
 use super::sink::Tangents;
 use crate::backend::Backend;
-use crate::ops::{Order, Qkv};
+use crate::ops::{GateUp, Parts, Qkv};
 
 /// Rows of logits, and of their tangents, that exist at once.
 const HEAD_ROWS: usize = 64;
@@ -16,31 +18,34 @@ const HEAD_ROWS: usize = 64;
 impl<B: Backend> Decoder<B> {
     /// `d loss_i / d direction` for every row i (N x 1).
     pub fn jvp(&self, batch: &Batch, tangents: &impl Tangents<B>) -> B::Tensor {
-        let (b, layout, config) = (&self.backend, &self.layout, &self.config);
-        let (n, c) = (batch.rows(), config.width);
-        let mut x =
-            b.embed(&batch.ids, self.param(layout.tokens), Some((&batch.positions, self.param(layout.positions))));
+        let (b, layout) = (&self.backend, &self.layout);
+        let (n, c) = (batch.rows(), self.config.width);
+        let (mut x, embedded) = self.embed(&batch.ids, &batch.positions);
         let mut x_dot = b.zeros(n, c);
         tangents.gather(b, layout.tokens, &batch.ids, &mut x_dot);
-        tangents.gather(b, layout.positions, &batch.positions, &mut x_dot);
+        if let Some(positions) = layout.positions {
+            tangents.gather(b, positions, &batch.positions, &mut x_dot);
+        }
+        if let (Some(pair), Some((x, stats))) = (layout.embedding_norm, &embedded) {
+            x_dot = self.norm_dot(x, &x_dot, stats, pair, tangents);
+        }
+        drop(embedded);
+        let table = self.table(batch);
         for (l, ids) in layout.blocks.iter().enumerate() {
             let (n1, n1_dot) = self.norm_jvp(&x, &x_dot, ids.norm_1, tangents);
-            let (qkv, qkv_dot) = self.linear_jvp(n1, n1_dot, ids.qkv, tangents);
-            let heads = config.attention(l);
-            let (att, lse) = b.attention(Qkv::Fused(&qkv), &batch.segments, &heads);
-            let (x_qkv, x_qkv_dot) = (Qkv::Fused(&qkv), Qkv::Fused(&qkv_dot));
-            let att_dot = b.attention_jvp(x_qkv, x_qkv_dot, &lse, &batch.segments, &heads);
-            drop((qkv, qkv_dot, lse));
-            let (out, out_dot) = self.linear_jvp(att, att_dot, ids.attn_out, tangents);
+            let (qkv, qkv_dot) = self.linears_jvp(n1, n1_dot, ids.qkv, tangents);
+            let (qkv, qkv_dot) = self.norm_heads_jvp(ids, qkv, qkv_dot, tangents);
+            let (att, att_dot) = self.attend_jvp(l, qkv, qkv_dot, &table, batch);
+            let (out, out_dot) = self.linear_jvp(&att, &att_dot, ids.attn_out, tangents);
+            drop((att, att_dot));
             b.add(&mut x, &out);
             b.add(&mut x_dot, &out_dot);
             drop((out, out_dot));
             let (n2, n2_dot) = self.norm_jvp(&x, &x_dot, ids.norm_2, tangents);
-            let (h, mut h_dot) = self.linear_jvp(n2, n2_dot, ids.mlp_in, tangents);
-            b.activation_backward(config.activation, &h, &mut h_dot);
-            let a = b.activation(config.activation, &h);
-            drop(h);
-            let (out, out_dot) = self.linear_jvp(a, h_dot, ids.mlp_out, tangents);
+            let (h, h_dot) = self.linears_jvp(n2, n2_dot, ids.mlp_in, tangents);
+            let (a, a_dot) = self.activation_jvp(h, h_dot);
+            let (out, out_dot) = self.linear_jvp(&a, &a_dot, ids.mlp_out, tangents);
+            drop((a, a_dot));
             b.add(&mut x, &out);
             b.add(&mut x_dot, &out_dot);
         }
@@ -61,34 +66,118 @@ impl<B: Backend> Decoder<B> {
         losses_dot
     }
 
+    /// [`Decoder::norm_heads`] and its tangent.
+    fn norm_heads_jvp(
+        &self,
+        ids: &BlockIds,
+        qkv: Qkv<B::Tensor>,
+        qkv_dot: Qkv<B::Tensor>,
+        tangents: &impl Tangents<B>,
+    ) -> (Qkv<B::Tensor>, Qkv<B::Tensor>) {
+        let b = &self.backend;
+        let (qkv, heads) = self.norm_heads(ids, qkv);
+        match (ids.head_norms, heads, qkv_dot) {
+            (Some([query, key]), Some([q, k]), Parts::Split([q_dot, k_dot, v_dot])) => {
+                let dot = |gain, (x, stats): Normed<B>, x_dot: B::Tensor| {
+                    let gain_dot = tangents.vector(b, gain);
+                    b.rms_norm_jvp(&x, &x_dot, &stats, self.param(gain), gain_dot.as_ref())
+                };
+                (qkv, Parts::Split([dot(query, q, q_dot), dot(key, k, k_dot), v_dot]))
+            }
+            (_, _, qkv_dot) => (qkv, qkv_dot),
+        }
+    }
+
+    /// Attention and its tangent.
+    fn attend_jvp(
+        &self,
+        l: usize,
+        mut qkv: Qkv<B::Tensor>,
+        mut qkv_dot: Qkv<B::Tensor>,
+        table: &Option<B::Tensor>,
+        batch: &Batch,
+    ) -> (B::Tensor, B::Tensor) {
+        let (b, heads) = (&self.backend, self.config.attention(l));
+        self.turn(&mut qkv, table, false);
+        self.turn(&mut qkv_dot, table, false);
+        let (att, lse) = b.attention(qkv.as_ref(), &batch.segments, &heads);
+        let att_dot = b.attention_jvp(qkv.as_ref(), qkv_dot.as_ref(), &lse, &batch.segments, &heads);
+        (att, att_dot)
+    }
+
+    /// The MLP's hidden layer and its tangent.
+    fn activation_jvp(&self, h: GateUp<B::Tensor>, h_dot: GateUp<B::Tensor>) -> (B::Tensor, B::Tensor) {
+        let b = &self.backend;
+        match (self.config.mlp, h, h_dot) {
+            (Mlp::Plain(kind), Parts::Fused(h), Parts::Fused(mut dot)) => {
+                b.activation_backward(kind, &h, &mut dot);
+                (b.activation(kind, &h), dot)
+            }
+            (Mlp::Gated { activation, .. }, h, h_dot) => {
+                (b.gated(activation, h.as_ref()), b.gated_jvp(activation, h.as_ref(), h_dot.as_ref()))
+            }
+            (Mlp::Plain(_), ..) => unreachable!("a plain MLP has one layer in"),
+        }
+    }
+
     fn norm_jvp(
         &self,
         x: &B::Tensor,
         x_dot: &B::Tensor,
-        (gain, bias): (ParamId, ParamId),
+        pair: Pair,
         tangents: &impl Tangents<B>,
     ) -> (B::Tensor, B::Tensor) {
-        let b = &self.backend;
-        let (y, stats) = self.norm(x, (gain, bias));
-        let (gain_dot, bias_dot) = (tangents.vector(b, gain), tangents.vector(b, bias));
-        let y_dot = b.norm_jvp(x, x_dot, &stats, self.param(gain), gain_dot.as_ref(), bias_dot.as_ref());
+        let (y, stats) = self.norm(x, pair);
+        let y_dot = self.norm_dot(x, x_dot, &stats, pair, tangents);
         (y, y_dot)
+    }
+
+    fn norm_dot(
+        &self,
+        x: &B::Tensor,
+        x_dot: &B::Tensor,
+        stats: &B::Tensor,
+        pair: Pair,
+        tangents: &impl Tangents<B>,
+    ) -> B::Tensor {
+        let b = &self.backend;
+        let gain_dot = tangents.vector(b, pair.weight);
+        let bias_dot = pair.bias.and_then(|bias| tangents.vector(b, bias));
+        let gain = self.param(pair.weight);
+        match self.config.norm {
+            Norm::Layer => b.norm_jvp(x, x_dot, stats, gain, gain_dot.as_ref(), bias_dot.as_ref()),
+            Norm::Rms => b.rms_norm_jvp(x, x_dot, stats, gain, gain_dot.as_ref()),
+        }
+    }
+
+    /// Several layers of one input.
+    fn linears_jvp<const N: usize>(
+        &self,
+        x: B::Tensor,
+        x_dot: B::Tensor,
+        pairs: Parts<Pair, N>,
+        tangents: &impl Tangents<B>,
+    ) -> (Parts<B::Tensor, N>, Parts<B::Tensor, N>) {
+        let both = pairs.map(|pair| self.linear_jvp(&x, &x_dot, pair, tangents));
+        both.unzip()
     }
 
     fn linear_jvp(
         &self,
-        x: B::Tensor,
-        x_dot: B::Tensor,
-        (weight, bias): (ParamId, ParamId),
+        x: &B::Tensor,
+        x_dot: &B::Tensor,
+        pair: Pair,
         tangents: &impl Tangents<B>,
     ) -> (B::Tensor, B::Tensor) {
         let b = &self.backend;
-        let mut y_dot = b.linear(&x_dot, self.param(weight), Order::InOut, None);
-        drop(x_dot);
-        tangents.matmul(b, weight, &x, &mut y_dot);
-        if let Some(v) = tangents.vector(b, bias) {
+        let mut y_dot = self.linear(x_dot, Pair { bias: None, ..pair });
+        match self.config.order {
+            Order::InOut => tangents.matmul(b, pair.weight, x, &mut y_dot),
+            Order::OutIn => tangents.head(b, pair.weight, x, &mut y_dot),
+        }
+        if let Some(v) = pair.bias.and_then(|bias| tangents.vector(b, bias)) {
             b.add_vector(&v, &mut y_dot);
         }
-        (self.linear(&x, (weight, bias)), y_dot)
+        (self.linear(x, pair), y_dot)
     }
 }

@@ -1,6 +1,11 @@
 //! Text to tokens and back: `tokenizer.json`, or GPT-2's older pair `vocab.json` and `merges.txt`.
 
+mod chat;
 mod guard;
+mod stream;
+
+pub use chat::{ChatTemplate, Message};
+pub use stream::Stream;
 
 use super::config::Config;
 use super::embedded;
@@ -26,6 +31,9 @@ pub struct Tokenizer {
     max_id: u32,
     /// Whether text may be cut before a blank without changing its tokens; see [`Tokenizer::encode_long`].
     divisible: bool,
+    /// What the file puts before every text; see [`Tokenizer::beginning`].
+    beginning: Vec<u32>,
+    chat: Option<ChatTemplate>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -47,15 +55,21 @@ impl Tokenizer {
             return Self::from_text(&text, &whole).map(Some);
         }
         hub::must_stay_inside(folder)?;
-        if whole.exists() {
-            return Self::from_text(&fsio::read_text(&whole)?, &whole).map(Some);
-        }
-        match (vocab.exists(), merges.exists()) {
-            (true, true) => Self::from_vocab_and_merges(&vocab, &merges).map(Some),
-            (false, false) => Ok(None),
-            (true, false) => Err(Error::file(folder, "has vocab.json but no merges.txt: the tokenizer needs both")),
-            (false, true) => Err(Error::file(folder, "has merges.txt but no vocab.json: the tokenizer needs both")),
-        }
+        let tokenizer = if whole.exists() {
+            Self::from_text(&fsio::read_text(&whole)?, &whole)?
+        } else {
+            match (vocab.exists(), merges.exists()) {
+                (true, true) => Self::from_vocab_and_merges(&vocab, &merges)?,
+                (false, false) => return Ok(None),
+                (true, false) => {
+                    return Err(Error::file(folder, "has vocab.json but no merges.txt: the tokenizer needs both"));
+                }
+                (false, true) => {
+                    return Err(Error::file(folder, "has merges.txt but no vocab.json: the tokenizer needs both"));
+                }
+            }
+        };
+        Ok(Some(Self { chat: ChatTemplate::from_folder(folder)?, ..tokenizer }))
     }
 
     /// The tokenizer that the text of a `tokenizer.json` describes; `path` is for messages.
@@ -125,9 +139,10 @@ impl Tokenizer {
         let asked = guard::call(|| {
             let vocab = inner.get_vocab(true);
             let byte_level = matches!(inner.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
-            (vocab.len(), vocab.values().max().copied(), byte_level, is_divisible(&inner))
+            let beginning = beginning(&inner);
+            (vocab.len(), vocab.values().max().copied(), byte_level, is_divisible(&inner), beginning)
         });
-        let Some((len, max_id, byte_level, divisible)) = asked else {
+        let Some((len, max_id, byte_level, divisible, beginning)) = asked else {
             return Err(Error::file(
                 path,
                 "is not a tokenizer that can be used (asking it breaks off: is it damaged?)",
@@ -137,7 +152,7 @@ impl Tokenizer {
             return Err(Error::file(path, "has an empty vocabulary"));
         };
         let bytes = byte_level.then(byte_alphabet);
-        Ok(Self { len, max_id, inner, path: path.to_owned(), bytes, divisible })
+        Ok(Self { len, max_id, inner, path: path.to_owned(), bytes, divisible, beginning, chat: None })
     }
 
     /// Number of entries.
@@ -165,6 +180,16 @@ impl Tokenizer {
         guard::call(|| self.inner.token_to_id(token)).flatten()
     }
 
+    /// The tokens that belong before every text, such as Llama's `<s>`; none for GPT-2. [`Tokenizer::encode`] does not add them.
+    pub fn beginning(&self) -> &[u32] {
+        &self.beginning
+    }
+
+    /// How the model was taught to converse, where the folder says it.
+    pub fn chat(&self) -> Option<&ChatTemplate> {
+        self.chat.as_ref()
+    }
+
     /// Refuse a tokenizer that can name tokens the model does not have.
     pub fn check(&self, config: &Config) -> Result<()> {
         if self.max_id as usize >= config.vocab {
@@ -185,6 +210,18 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         match guard::call(|| self.inner.encode_fast(text, false).map(|encoding| encoding.get_ids().to_vec())) {
             Some(Ok(ids)) => Ok(ids),
+            Some(Err(_)) => Err(Error::file(&self.path, "a text cannot be tokenised by it: has it an unknown token?")),
+            None => Err(Error::file(&self.path, "tokenising a text breaks off in it: is the file damaged?")),
+        }
+    }
+
+    /// [`Tokenizer::encode`], with the bytes of `text` that each token stands for.
+    pub fn encode_with_spans(&self, text: &str) -> Result<Vec<(u32, std::ops::Range<usize>)>> {
+        match guard::call(|| self.inner.encode(text, false)) {
+            Some(Ok(encoding)) => {
+                let spans = encoding.get_offsets().iter().map(|&(start, end)| start..end);
+                Ok(encoding.get_ids().iter().copied().zip(spans).collect())
+            }
             Some(Err(_)) => Err(Error::file(&self.path, "a text cannot be tokenised by it: has it an unknown token?")),
             None => Err(Error::file(&self.path, "tokenising a text breaks off in it: is the file damaged?")),
         }
@@ -215,7 +252,7 @@ impl Tokenizer {
 
     /// Decode token by token, for output that appears as it is made.
     pub fn stream(&self) -> Stream<'_> {
-        Stream { tokenizer: self, pending: Vec::new(), ids: Vec::new(), given: 0 }
+        Stream::new(self)
     }
 
     /// The bytes of one token; none for a tokenizer that is not byte-level.
@@ -228,73 +265,6 @@ impl Tokenizer {
     }
 }
 
-/// Decodes token by token. A character that is spread over several tokens is held back until it is complete.
-#[derive(Debug)]
-pub struct Stream<'a> {
-    tokenizer: &'a Tokenizer,
-    /// Byte-level: bytes of an incomplete character.
-    pending: Vec<u8>,
-    /// Other tokenizers: all tokens, and the length of text already given.
-    ids: Vec<u32>,
-    given: usize,
-}
-
-impl Stream<'_> {
-    /// The text that `id` completes, possibly none.
-    pub fn push(&mut self, id: u32) -> Result<String> {
-        if let Some(bytes) = self.tokenizer.token_bytes(id) {
-            self.pending.extend(bytes);
-            return Ok(take_utf8(&mut self.pending));
-        }
-        self.ids.push(id);
-        let text = self.tokenizer.decode(&self.ids)?;
-        if text.ends_with('\u{FFFD}') { Ok(String::new()) } else { Ok(self.rest(&text)) }
-    }
-
-    /// What is left at the end: bytes that never became a character, as U+FFFD.
-    pub fn finish(mut self) -> Result<String> {
-        if self.tokenizer.bytes.is_some() {
-            return Ok(String::from_utf8_lossy(&self.pending).into_owned());
-        }
-        let text = self.tokenizer.decode(&self.ids)?;
-        Ok(self.rest(&text))
-    }
-
-    fn rest(&mut self, text: &str) -> String {
-        let rest = text.get(self.given..).unwrap_or("").to_owned();
-        self.given = text.len();
-        rest
-    }
-}
-
-/// Remove from `bytes` what is text already, with U+FFFD for what can no longer become any.
-fn take_utf8(bytes: &mut Vec<u8>) -> String {
-    let mut text = String::new();
-    let mut start = 0;
-    while start < bytes.len() {
-        match std::str::from_utf8(&bytes[start..]) {
-            Ok(valid) => {
-                text.push_str(valid);
-                start = bytes.len();
-            }
-            Err(e) => {
-                let valid = start + e.valid_up_to();
-                text.push_str(&String::from_utf8_lossy(&bytes[start..valid]));
-                start = valid;
-                match e.error_len() {
-                    Some(n) => {
-                        text.push('\u{FFFD}');
-                        start += n;
-                    }
-                    None => break,
-                }
-            }
-        }
-    }
-    bytes.drain(..start);
-    text
-}
-
 /// GPT-2's way of cutting words, and nothing beside it that looks across a blank.
 fn is_divisible(inner: &Inner) -> bool {
     let words = match inner.get_pre_tokenizer() {
@@ -303,6 +273,14 @@ fn is_divisible(inner: &Inner) -> bool {
     };
     let apart = |t: &AddedToken| !t.lstrip && !t.rstrip && !t.content.contains(char::is_whitespace);
     words && inner.get_normalizer().is_none() && inner.get_added_tokens_decoder().values().all(apart)
+}
+
+/// What the post-processor puts before a text: the tokens with it end in, or hold, the tokens without it.
+fn beginning(inner: &Inner) -> Vec<u32> {
+    let ids = |special: bool| inner.encode_fast("a", special).map(|e| e.get_ids().to_vec()).unwrap_or_default();
+    let (with, without) = (ids(true), ids(false));
+    let at = with.windows(without.len().max(1)).position(|part| part == without);
+    at.map(|at| with[..at].to_vec()).unwrap_or_default()
 }
 
 /// Parts of about `size` bytes, each but the first beginning with a blank after a visible ASCII character.
@@ -355,16 +333,5 @@ mod tests {
         assert!(parts.len() > 20 && parts[1..].iter().all(|p| p.starts_with([' ', '\n'])));
         assert!(parts[..parts.len() - 1].iter().all(|p| p.ends_with(|c: char| c.is_ascii_graphic())));
         assert!(divide("", 4).is_empty());
-    }
-
-    #[test]
-    fn incomplete_characters_wait_and_broken_ones_do_not() {
-        let mut bytes = vec![b'a', 0xE2, 0x82];
-        assert_eq!(take_utf8(&mut bytes), "a");
-        bytes.push(0xAC);
-        assert_eq!(take_utf8(&mut bytes), "€");
-        bytes.extend([0xE2, b'b', 0xFF]);
-        assert_eq!(take_utf8(&mut bytes), "\u{FFFD}b\u{FFFD}");
-        assert!(bytes.is_empty());
     }
 }

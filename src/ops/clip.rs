@@ -7,20 +7,34 @@
 //! Automatic    C / (n + gamma)             (AUTO-S: every gradient is scaled to nearly C)
 //! ```
 //!
-//! so that `factor n <= C`. In floating point: `n` is rounded up by [`SLACK`] units in the last place before use, which
-//! covers the rounding of the squares' sum, of the root and of the factor, and of the scaled rows. Not covered is cancellation
-//! *inside* one Gram product, where `|x_iᵀ dy_i|²` is smaller than `|x_i|² |dy_i|²` by more than about 1e6 in f32; the norm
-//! of the whole gradient, a sum of about a hundred such terms, is then made up of others. Clipping by layer or by group has norms of few terms and
-//! rests on no record being made so that one of its products cancels like that: flat clipping is the default. A norm that is infinite or NaN gets
-//! the factor 0, and a factor of 0 *removes* the sample: its rows become 0 even where they were infinite.
+//! so that `factor n <= C`, where n is never below the norm of what is applied. A parameter's share of it is [`bounds`]: from the numbers of
+//! [`super::sample_norm`], which says why, `sqrt(square + e M²) + γ(d) M`. Where nothing cancels, that is a few parts in a hundred thousand above the norm;
+//! where a record's tokens cancel, so that the product of its factors is mostly rounding error, n is the size of that error.
+//!
+//! The rest of the way rounds up: sums of squares, and `n` by [`SLACK`] units in the last place for its root; the factor is rounded down. A product that falls under
+//! the smallest normal number is lost or, in part, kept: with rows of at most 2^64 that moves a gradient by less than 1e-12 in f32, which the units in the last
+//! place of a bound of at least [`LEAST_BOUND`] hold, and squares lost on the way are less than [`underflow`]², which is added. A norm that is infinite or NaN gets
+//! the factor 0, as does one so large that the factor is no safe number, and a factor of 0 *removes* the sample: its rows become 0 even where they were infinite.
 
 use super::Segments;
+use super::sample_norm::{COLUMNS, gamma, up};
 use crate::kernel::{Real, elementwise};
 use ndarray::ArrayViewMut2;
 use rayon::prelude::*;
 
 /// Norms are rounded up by this many units in the last place: 1.9e-6 of them in f32.
 pub const SLACK: f64 = 16.0;
+
+/// The smallest bound that clipping in f32 can promise.
+pub const LEAST_BOUND: f64 = 1e-6;
+
+/// Factors below this remove the sample: products with them might not be normal numbers. None is above its inverse.
+pub const LEAST_FACTOR: f64 = 1e-30;
+
+/// What is added to a norm for squares too small for F: 1e-13 in f32.
+pub fn underflow<F: Real>() -> f64 {
+    F::min_positive_value().f64().sqrt() * 1e6
+}
 
 /// How a sample's norm becomes its factor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,14 +65,36 @@ impl ClipFunction {
     }
 }
 
+/// `squares_i += n_i²`, with n_i at least the norm of a parameter's share of sample i under the factor 1, rounding included.
+///
+/// Shapes: `norms`: [`COLUMNS`] numbers a sample; `squares`: one.
+pub fn bounds<F: Real>(norms: &[F], squares: &mut [F]) {
+    assert_eq!(norms.len(), COLUMNS * squares.len(), "a row for each sample");
+    let unit = F::epsilon().f64() / 2.0;
+    for (row, total) in norms.chunks_exact(COLUMNS).zip(squares) {
+        let [square, mass, roundings, error] = [0, 1, 2, 3].map(|i| row[i].f64());
+        let square = square + error * mass * mass;
+        // `max` would turn NaN into 0.
+        let norm = if square < 0.0 { 0.0 } else { square.sqrt() } + gamma(roundings, unit) * mass;
+        *total = up(total.f64() + norm * norm);
+    }
+}
+
 /// Squared norms to factors, in place. A square that rounding has pushed below 0 counts as 0.
 pub fn factors<F: Real>(function: ClipFunction, bound: f64, squares: &mut [F]) {
-    let up = 1.0 + SLACK * F::epsilon().f64();
+    let slack = 1.0 + SLACK * F::epsilon().f64();
     for square in squares {
         // `max` would turn NaN into 0.
-        let norm = if square.f64() < 0.0 { 0.0 } else { square.f64().sqrt() * up };
-        *square = F::of(function.factor(norm, bound));
+        let norm = if square.f64() < 0.0 { 0.0 } else { square.f64().sqrt() * slack } + underflow::<F>();
+        let factor = function.factor(norm, bound).min(1.0 / LEAST_FACTOR);
+        *square = if factor < LEAST_FACTOR { F::zero() } else { down(factor) };
     }
+}
+
+/// The largest number of F that is not above x > 0, or close below it.
+fn down<F: Real>(x: f64) -> F {
+    let y = F::of(x);
+    if y.f64() <= x { y } else { y - y * F::epsilon() }
 }
 
 /// `x_t *= factor_i` for the rows t of every segment i; a factor of 0 writes 0 whatever was there.

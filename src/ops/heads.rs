@@ -51,6 +51,24 @@ impl<T, const N: usize> Parts<T, N> {
     }
 }
 
+impl<T, U, const N: usize> Parts<(T, U), N> {
+    /// Two of one.
+    pub fn unzip(self) -> (Parts<T, N>, Parts<U, N>) {
+        match self {
+            Parts::Fused((t, u)) => (Parts::Fused(t), Parts::Fused(u)),
+            Parts::Split(pairs) => {
+                let mut second = Vec::with_capacity(N);
+                let first = pairs.map(|(t, u)| {
+                    second.push(u);
+                    t
+                });
+                let Ok(second) = second.try_into() else { unreachable!("as many as the first") };
+                (Parts::Split(first), Parts::Split(second))
+            }
+        }
+    }
+}
+
 impl<T: Copy, const N: usize> Parts<T, N> {
     /// Tensor and first column of every block, for blocks of these widths.
     pub fn columns(self, widths: [usize; N]) -> [(T, usize); N] {

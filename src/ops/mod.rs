@@ -18,6 +18,7 @@ pub mod rms_norm;
 pub mod rope;
 pub mod sample_norm;
 pub mod segments;
+pub mod sketch;
 pub mod token_stats;
 pub mod update;
 

@@ -172,6 +172,9 @@ fn event(statement: &Statement) -> Option<Event> {
         Released::NoisedSums { count, noise_multiplier, .. } => {
             Some(Event::SubsampledGaussian { noise_multiplier, sampling_rate, steps: count })
         }
+        Released::NoisedSketches { count, numbers: bits, noise_multiplier, .. } => {
+            Some(Event::SubsampledSigns { noise_multiplier, bits, sampling_rate, steps: count })
+        }
         Released::FlippedBits { count, batches, flip } => {
             let fires = alone(count, batches)?;
             Some(Event::SubsampledRandomisedResponse { flip, sampling_rate, fires })

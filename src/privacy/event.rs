@@ -1,6 +1,7 @@
 //! What a run released about its records, in the form accountants read.
 
 use crate::error::{Error, Result};
+use std::collections::HashMap;
 
 /// So many steps, each releasing so many bits computed on one and the same batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -21,6 +22,18 @@ pub enum Event {
     SubsampledGaussian {
         /// Standard deviation of the noise over the sensitivity of the sum.
         noise_multiplier: f64,
+        /// Probability that a record is in the batch.
+        sampling_rate: f64,
+        /// Number of sums.
+        steps: u64,
+    },
+    /// The signs of such sums of `bits` numbers: made from what [`Event::SubsampledGaussian`] releases, and so as private for any number
+    /// of them; in nats of mutual information fewer signs may tell less.
+    SubsampledSigns {
+        /// Standard deviation of the noise on each number over the sensitivity of the sum.
+        noise_multiplier: f64,
+        /// Signs of each sum.
+        bits: u32,
         /// Probability that a record is in the batch.
         sampling_rate: f64,
         /// Number of sums.
@@ -67,7 +80,20 @@ impl Step {
             Step::Gaussian { sampling_rate, .. } | Step::Response { sampling_rate, .. } => sampling_rate,
         }
     }
+
+    /// Equal for equal steps: noise or flips, rate, and bits, of which a noised sum has none.
+    fn key(&self) -> (u64, u64, u32) {
+        match *self {
+            Step::Gaussian { noise_multiplier, sampling_rate } => {
+                (noise_multiplier.to_bits(), sampling_rate.to_bits(), 0)
+            }
+            Step::Response { flip, sampling_rate, bits } => (flip.to_bits(), sampling_rate.to_bits(), bits),
+        }
+    }
 }
+
+/// The most kinds of steps that the accountants take: each has a distribution of its own.
+pub const MAX_KINDS: usize = 1000;
 
 /// The most bits on one batch the accountants take: beyond it the flips protect nothing anyway.
 pub const MAX_BITS: u32 = 512;
@@ -92,20 +118,31 @@ impl Event {
         let mut out: Vec<(Step, u64)> = Vec::new();
         self.collect(&mut out)?;
         let mut merged: Vec<(Step, u64)> = Vec::new();
+        let mut places: HashMap<(u64, u64, u32), usize> = HashMap::new();
         for (step, count) in out {
-            match merged.iter_mut().find(|(s, _)| *s == step) {
+            let place = *places.entry(step.key()).or_insert(merged.len());
+            match merged.get_mut(place) {
                 Some((_, c)) => {
                     *c = c.checked_add(count).ok_or_else(|| Error::usage("more steps than 64 bits can count"))?
                 }
                 None => merged.push((step, count)),
             }
         }
+        if merged.len() > MAX_KINDS {
+            return Err(Error::Privacy(format!(
+                "{} kinds of steps, of different noise, rates or bits on a batch: at most {MAX_KINDS} are accounted for",
+                merged.len()
+            )));
+        }
         Ok(merged)
     }
 
     fn collect(&self, out: &mut Vec<(Step, u64)>) -> Result<()> {
         match self {
-            &Event::SubsampledGaussian { noise_multiplier, sampling_rate, steps } => {
+            // No signs release nothing.
+            &Event::SubsampledSigns { bits: 0, sampling_rate, .. } => check_rate(sampling_rate)?,
+            &Event::SubsampledGaussian { noise_multiplier, sampling_rate, steps }
+            | &Event::SubsampledSigns { noise_multiplier, sampling_rate, steps, .. } => {
                 check_rate(sampling_rate)?;
                 if !(noise_multiplier > 0.0 && noise_multiplier.is_finite()) {
                     return Err(Error::Usage(format!(
@@ -198,6 +235,30 @@ mod tests {
         let steps = Event::Composed(vec![g(3, 0.1), g(4, 0.1), g(9, 0.0), g(0, 0.5)]).steps().unwrap();
         assert_eq!(steps, vec![(Step::Gaussian { noise_multiplier: 1.0, sampling_rate: 0.1 }, 7)]);
         assert!(g(1, 1.5).steps().is_err() && g(1, f64::NAN).steps().is_err());
+    }
+
+    #[test]
+    fn signs_of_a_noised_sum_are_that_sum_for_accountants() {
+        let signs = |bits| Event::SubsampledSigns { noise_multiplier: 1.5, bits, sampling_rate: 0.1, steps: 5 };
+        for bits in [1, 1024] {
+            let steps = signs(bits).steps().unwrap();
+            assert_eq!(steps, vec![(Step::Gaussian { noise_multiplier: 1.5, sampling_rate: 0.1 }, 5)]);
+        }
+        assert_eq!(signs(0).steps().unwrap(), vec![]);
+    }
+
+    #[test]
+    fn a_file_cannot_name_more_kinds_of_steps_than_are_accounted_for() {
+        let many = |kinds: u32| -> Vec<Event> {
+            let one = |i: u32| Event::SubsampledGaussian {
+                noise_multiplier: 1.0 + f64::from(i),
+                sampling_rate: 0.1,
+                steps: 1,
+            };
+            (0..kinds).map(one).collect()
+        };
+        assert_eq!(Event::Composed(many(1000)).steps().unwrap().len(), 1000);
+        assert!(Event::Composed(many(1001)).steps().unwrap_err().to_string().contains("1001 kinds"));
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub enum Neighbours {
 /// A promise about one record. Nats of mutual information and (eps, delta) are different things: 0.5 nats permit a total
 /// variation of 0.90 between the two worlds, (0.5, 1e-5)-DP permits 0.245.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "kebab-case", from = "Written")]
 pub enum Guarantee {
     /// The release and one record share at most this much mutual information, given the other records.
     MutualInformation {
@@ -38,6 +38,25 @@ pub enum Guarantee {
     },
     /// Nothing is promised.
     NonPrivate,
+}
+
+/// A [`Guarantee`] as it is read: every kind with braces, as strange fields beside a kind without any are not refused.
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+enum Written {
+    MutualInformation { nats: f64 },
+    EpsDelta { eps: f64, delta: f64, neighbours: Neighbours },
+    NonPrivate {},
+}
+
+impl From<Written> for Guarantee {
+    fn from(written: Written) -> Self {
+        match written {
+            Written::MutualInformation { nats } => Self::MutualInformation { nats },
+            Written::EpsDelta { eps, delta, neighbours } => Self::EpsDelta { eps, delta, neighbours },
+            Written::NonPrivate {} => Self::NonPrivate,
+        }
+    }
 }
 
 impl Guarantee {
@@ -92,6 +111,10 @@ pub(crate) fn number(x: f64) -> String {
     if x == 0.0 || !x.is_finite() {
         return format!("{x}");
     }
+    if x.abs() < 1e-290 {
+        // Its power of ten is beyond f64: all digits.
+        return format!("{x:e}");
+    }
     let digits = 3 - x.abs().log10().floor() as i32;
     let unit = 10f64.powi(digits);
     let nearest = (x * unit).round();
@@ -126,6 +149,14 @@ mod tests {
             [(0.51234, "0.5124"), (1e-5, "1e-5"), (12345.6, "12350"), (0.0, "0"), (2.0, "2"), (1.23451e-7, "1.235e-7")]
         {
             assert_eq!(number(x), text);
+        }
+    }
+
+    #[test]
+    fn printed_bounds_are_bounds_down_to_the_smallest_numbers() {
+        for x in [5e-324, 1e-310, 3.3e-300, 1.234_56e-9, 0.123_451, 0.999_96, 7.0, 12_345.6, 1e300] {
+            let read: f64 = number(x).parse().unwrap();
+            assert!(read >= x * (1.0 - 1e-8) && read <= x * 1.001, "{x:e} is printed as {}", number(x));
         }
     }
 

@@ -69,6 +69,7 @@ impl Pld {
         }
         if let [(Step::Response { flip, sampling_rate, bits: 1 }, count)] = steps[..]
             && count <= binomial::MOST
+            && delta >= binomial::LEAST_DELTA
         {
             return Ok(binomial::epsilon(flip, sampling_rate, count, delta));
         }
@@ -166,12 +167,12 @@ fn shortest(window: &Window, steps: f64, least: u32, most: u32) -> u32 {
 
 /// Lattices for all curves, on spacing `h` or, without one, each on its own scale.
 fn press(curves: &[(Curve, u64)], h: Option<f64>, core: i64, delta: f64, side: Side) -> Parts {
-    let total: u64 = curves.iter().map(|(_, c)| *c).sum();
+    let total: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
     let parts = curves
         .iter()
         .map(|(curve, count)| {
             let step = h.unwrap_or(curve.scale() / core as f64);
-            let grid = Grid { step, core, tail: 1e-5 * delta / total as f64 };
+            let grid = Grid { step, core, tail: 1e-5 * delta / total };
             let lattice = match side {
                 Side::Upper => Lattice::pessimistic(curve, grid),
                 Side::Lower => Lattice::optimistic(curve, grid),

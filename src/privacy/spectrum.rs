@@ -143,6 +143,11 @@ impl Parts {
         planner: &mut FftPlanner<f64>,
     ) -> Found {
         let h = self.parts[0].0.step;
+        // Places beyond this are not whole numbers of f64 any more, and no epsilon there means anything.
+        let farthest = (window.range.0.abs() + window.range.1.abs()) / h;
+        if farthest > 1e15 || farthest.is_nan() {
+            return Found::Above;
+        }
         let first = (window.range.0 / h).floor() as i64;
         let tilt = window.tilt;
         let k = self.cumulant(tilt)[0];

@@ -8,13 +8,14 @@
 //! [version](Statement::version), so that whoever has those states it again and compares ([`Statement::differences`]). Files of every
 //! version are read for ever, and the newest is written; the rules of an earlier version stay as they were.
 
+mod charge;
 mod compare;
 mod words;
 
 use super::accountant::Accountant;
 use super::event::Event;
 use super::guarantee::{Guarantee, Neighbours};
-use super::mi;
+use super::mi::Accounting;
 use super::pld::Pld;
 use super::rdp::Rdp;
 use crate::error::{Error, Result};
@@ -23,8 +24,9 @@ use serde::{Deserialize, Serialize};
 /// Version of the form and of the rules by which a statement follows from a run.
 ///
 /// 1: no hash of the model, no event; neighbours called "one record added or removed"; nats not said to be given all other records.
-/// 2: all of these.
-pub const VERSION: u32 = 2;
+/// 2: all of these. Bits are charged s ln 2 nats each, sums none.
+/// 3: every private release has nats, bits of one batch and noise charged by what they can tell ([`mi`](super::mi)); the paper's s K ln 2 beside it.
+pub const VERSION: u32 = 3;
 
 /// The file's name in a trained checkpoint's folder.
 pub const FILE: &str = "privacy.json";
@@ -91,6 +93,19 @@ pub enum Released {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bits_per_update: Option<f64>,
     },
+    /// Sums of each record's few numbers (FERRET-k: a sketch of its gradient), clipped together, with Gaussian noise once.
+    NoisedSketches {
+        /// How many sums.
+        count: u64,
+        /// Numbers in each.
+        numbers: u32,
+        /// Whether only their signs were released.
+        signs: bool,
+        /// Standard deviation of the noise over the clipping bound.
+        noise_multiplier: f64,
+        /// The clipping bound C.
+        clip: f64,
+    },
     /// Gradients, or functions of them, without protection.
     Gradients {
         /// How many updates.
@@ -151,10 +166,17 @@ pub struct Statement {
     /// What the accountants of (eps, delta) were told, so that several runs can be composed exactly; none for what they do not know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
-    /// Nats of mutual information charged to any one record for the bits really released, or what noise left of them; none for other releases. No promise where the sample is known.
+    /// Nats of mutual information charged to any one record for what was really released; none where no finite charge is proven. No promise
+    /// where the sample is known.
     pub nats_charged: Option<f64>,
+    /// What the paper charges for the bits: s ln 2 nats each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nats_paper: Option<f64>,
     /// Nats of mutual information planned for.
     pub nats_planned: Option<f64>,
+    /// How the plan counted them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accounting: Option<Accounting>,
     /// `--insecure-seed` was given: sampling and noise can be repeated by anyone who knows it.
     pub insecure_seed: bool,
     /// `--log-private` was given: the log holds realised batch sizes, losses and times.
@@ -193,7 +215,9 @@ impl Statement {
             claims: Vec::new(),
             event: None,
             nats_charged: None,
+            nats_paper: None,
             nats_planned: None,
+            accounting: None,
             insecure_seed: false,
             private_logs: false,
             windows: false,
@@ -239,29 +263,6 @@ impl Statement {
         self
     }
 
-    /// Charge the bits that were released, whatever else is promised: s K ln 2 nats, and for bits without noise the (0, delta)
-    /// that their batches add up to. A flipped bit or a noisy sign is made from the bit alone, and so tells no more than it.
-    pub fn charge_bits(&mut self) -> &mut Self {
-        let (count, batches, plain) = match self.released {
-            Released::Bits { count, batches } => (count, batches, true),
-            Released::FlippedBits { count, batches, .. } | Released::DitheredScalars { count, batches, .. } => {
-                (count, batches, false)
-            }
-            Released::NoisedSums { .. } | Released::Gradients { .. } => return self,
-        };
-        let nats = match self.version {
-            1 => self.sampling_rate * count as f64 * std::f64::consts::LN_2,
-            _ => mi::charge(self.sampling_rate, count),
-        };
-        self.nats_charged = Some(nats);
-        self.claim(Guarantee::MutualInformation { nats }, "mutual information", "spent");
-        if plain && self.sampler == Sampler::Poisson {
-            let delta = mi::delta_zero_realised(self.sampling_rate, batches);
-            self.claim(self.eps_delta(0.0, delta), "total variation", "spent");
-        }
-        self
-    }
-
     /// Whether anything is promised.
     pub fn is_private(&self) -> bool {
         self.claims.iter().any(|c| c.guarantee.is_private())
@@ -290,87 +291,4 @@ impl Statement {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ferret(sampler: Sampler) -> Statement {
-        let mut s =
-            Statement::new("ferret-max", Released::Bits { count: 144, batches: 140 }, sampler, 10_000, 0.005, 1000);
-        s.nats_planned = Some(0.5);
-        s.charge_bits();
-        s
-    }
-
-    #[test]
-    fn bits_are_charged_in_nats_and_as_zero_delta_apart() {
-        let s = ferret(Sampler::Poisson).finish(Circumstances::default());
-        approx::assert_relative_eq!(s.nats_charged.unwrap(), 144.0 * 0.005 * std::f64::consts::LN_2);
-        let delta = 1.0 - 0.995_f64.powi(140);
-        assert!(s.claims.iter().any(
-            |c| matches!(c.guarantee, Guarantee::EpsDelta { eps, delta: d, .. } if eps == 0.0 && (d - delta).abs() < 1e-12)
-        ));
-        assert!(s.not_met.is_empty() && s.is_private());
-        for l in s
-            .to_markdown()
-            .lines()
-            .filter(|l| l.contains("nats") && !l.contains("different units") && !l.contains("add up"))
-        {
-            assert!(!l.contains("delta") && !l.contains("differential"), "units mixed: {l}");
-        }
-    }
-
-    #[test]
-    fn a_known_seed_takes_every_promise_back() {
-        let s = ferret(Sampler::Poisson).finish(Circumstances { insecure_seed: true, ..Default::default() });
-        assert!(!s.is_private());
-        for number in ["planned budget", "charged for", "proven"] {
-            assert!(!s.to_markdown().contains(number), "{}", s.to_markdown());
-        }
-        assert!(s.not_met[0].contains("not private: sampling and noise are known"));
-        assert!(s.to_markdown().contains("**This model is not private.**"));
-    }
-
-    #[test]
-    fn shuffling_keeps_the_nats_and_loses_eps_delta() {
-        let mut s = ferret(Sampler::Shuffle);
-        s.claim(Guarantee::eps_delta(1.0, 1e-5), "PLD", "spent");
-        let s = s.finish(Circumstances::default());
-        assert!(s.claims.iter().all(|c| matches!(c.guarantee, Guarantee::MutualInformation { .. })) && s.is_private());
-        assert!(s.not_met[0].contains("Poisson sampling only"));
-    }
-
-    #[test]
-    fn a_window_of_a_text_is_not_called_a_line() {
-        for (windows, unit) in [(true, "a window of the text"), (false, "one line of the data")] {
-            let s = ferret(Sampler::Poisson).finish(Circumstances { windows, ..Default::default() });
-            let said: Vec<_> = s.assumptions.iter().filter(|a| a.starts_with("A record is")).collect();
-            assert!(said.len() == 1 && said[0].contains(unit), "{said:?}");
-        }
-    }
-
-    #[test]
-    fn gradients_are_never_private_and_json_reads_back() {
-        let mut s = Statement::new(
-            "qsgd",
-            Released::Gradients { count: 10, bits_per_update: Some(8e6) },
-            Sampler::Poisson,
-            100,
-            0.1,
-            10,
-        );
-        s.claim(Guarantee::eps_delta(1.0, 1e-5), "PLD", "spent");
-        let s = s.finish(Circumstances { private_logs: true, ..Default::default() });
-        assert_eq!(s.claims.len(), 1);
-        assert_eq!(s.claims[0].guarantee, Guarantee::NonPrivate);
-        assert_eq!(Statement::from_json(&s.to_json()).unwrap(), s);
-        let now = format!("\"version\": {VERSION}");
-        for (from, to) in
-            [(now.as_str(), "\"version\": 9"), (&now, "\"version\": \"2\""), ("\"steps\"", "\"promise\": 0, \"steps\"")]
-        {
-            assert!(
-                s.to_json().contains(from) && Statement::from_json(&s.to_json().replace(from, to)).is_err(),
-                "{to}"
-            );
-        }
-    }
-}
+mod tests;

@@ -16,12 +16,16 @@ pub mod gauss;
 pub mod mask;
 pub mod math;
 pub mod public;
+pub mod pullback;
 pub mod secret;
+pub mod sketch;
 
 pub use direction::{Direction, DirectionStream};
 pub use mask::{Mask, coin, count_fires, plan_fires};
 pub use public::{Domain, PublicStream};
+pub use pullback::Pullback;
 pub use secret::{Secret, SecretDomain, SecretStream};
+pub use sketch::{SketchKind, StepSketch};
 
 /// `P(word < threshold) = p` for a uniform 64-bit word; `None` stands for certainty, which no word reaches.
 ///

@@ -35,6 +35,8 @@ pub enum Domain {
     Coin = 4,
     /// Random rounding of quantised gradients: one stream a (step, tensor), one word an element.
     Rounding = 5,
+    /// Buckets and signs of sketches: one stream a (step, tensor), laid out in [`super::sketch`].
+    Sketch = 6,
 }
 
 /// One stream of public words: everything of the address but the word's index.
@@ -157,7 +159,9 @@ mod tests {
         let mut seen = HashSet::new();
         let mut streams = 0;
         for seed in [0, 1, 1 << 32] {
-            for domain in [Domain::Mask, Domain::Slots, Domain::Direction, Domain::Coin, Domain::Rounding] {
+            for domain in
+                [Domain::Mask, Domain::Slots, Domain::Direction, Domain::Coin, Domain::Rounding, Domain::Sketch]
+            {
                 for step in [0, 1, 2, 3, 255] {
                     for group in [0, 1, 2, 3, 255] {
                         let mut words = [0; 64];

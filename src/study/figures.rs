@@ -3,6 +3,7 @@
 use super::arm::Outcome;
 use super::plot::{self, Axis, Bar, BarChart, Chart, Fired, Series};
 use crate::privacy::guarantee::Guarantee;
+use crate::privacy::mi;
 
 /// Every figure that the outcomes have data for, in the order of a report.
 pub fn all(outcomes: &[Outcome]) -> Vec<String> {
@@ -126,6 +127,30 @@ pub fn perplexity_against_budget(outcomes: &[Outcome]) -> Vec<String> {
     units.into_iter().filter_map(figure).collect()
 }
 
+/// What a bit costs: nats a bit against the probability of a flip, for three batch sizes of `records` records, a batch of its own for each
+/// bit. The paper's s ln 2 is level beside each: it knows of no flips.
+pub fn nats_a_bit(records: u64) -> String {
+    let flips: Vec<f64> = (0..=80).map(|i| 1e-5 * (0.45_f64 / 1e-5).powf(f64::from(i) / 80.0)).collect();
+    let batches = [1, 5, 50].into_iter().filter(|b| *b <= records);
+    let mut chart = Chart::new(format!("What a bit costs, {records} records"))
+        .x(Axis::log("probability that a bit is flipped").range(flips[0], 0.45))
+        .y(Axis::log("nats a bit, about any one record given all others"))
+        .description(
+            "Level lines: the paper's charge, s ln 2 a bit, s = B / N. A clean bit tells at most s / e, half of that; and a flip rate far above \
+             s makes the charge fall with the square of s, so that a small batch and a few flips make a budget go a hundred times further.",
+        );
+    for (colour, batch) in batches.enumerate() {
+        let s = batch as f64 / records as f64;
+        let (paper, cost) = (mi::charge(s, 1), |flip: f64| mi::flips::flipped(s, flip, 1));
+        let points = flips.iter().map(|&flip| (flip, cost(flip))).collect();
+        let level = vec![(flips[0], paper), (0.45, paper)];
+        chart = chart
+            .series(Series::line(format!("B = {batch}"), points).colour(colour))
+            .series(Series::line(format!("B = {batch}, the paper: {paper:.2e}"), level).colour(colour).dashed());
+    }
+    chart.svg()
+}
+
 /// Perplexity on held-out records over the run.
 pub fn loss_curves(outcomes: &[Outcome]) -> Option<String> {
     let mut chart = Chart::new("Held-out perplexity over the run")
@@ -206,4 +231,20 @@ pub fn rasters(outcomes: &[Outcome]) -> Vec<String> {
         Some(plot::raster(&format!("Which group fired when: {}", o.name), o.steps.1, raster.groups, &fired))
     };
     outcomes.iter().filter_map(figure).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_picture_of_a_bits_cost_has_three_batches_and_the_papers_line_for_each() {
+        let svg = nats_a_bit(10_000);
+        for name in ["B = 1", "B = 5", "B = 50", "B = 50, the paper: 3.47e-3", "B = 1, the paper: 6.93e-5"] {
+            assert!(svg.contains(name), "{name} is missing");
+        }
+        assert!(!svg.contains("NaN") && !svg.contains("inf"));
+        // Fewer records than the largest batch: that one is left out.
+        assert!(!nats_a_bit(10).contains("B = 50"));
+    }
 }

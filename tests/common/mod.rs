@@ -3,7 +3,8 @@
 
 pub mod fixture;
 
-use ferret::model::{Activation, Batch, Config, Weights};
+use ferret::model::init::Preset;
+use ferret::model::{Batch, Config, Weights};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
@@ -16,15 +17,14 @@ pub fn config(f: impl FnOnce(&mut Config)) -> Config {
         layers: 2,
         heads: 3,
         inner: 20,
-        norm_epsilon: 1e-5,
-        activation: Activation::GeluTanh,
-        tied: true,
-        scale_by_width: true,
-        scale_by_layer: false,
-        init_std: 0.02,
-        eos: None,
+        // As many as `heads`, unless `f` says otherwise.
+        kv_heads: 0,
+        ..Preset::Tiny.config()
     };
     f(&mut config);
+    if config.kv_heads == 0 {
+        (config.kv_heads, config.head_width) = (config.heads, config.width / config.heads);
+    }
     config
 }
 
@@ -52,7 +52,7 @@ pub fn weights(config: Config, seed: u64) -> Weights {
     let mut random = Random::new(seed);
     let mut weights = Weights::zeros(config);
     for (spec, tensor) in weights.layout.specs().iter().zip(&mut weights.tensors) {
-        let base = if spec.name.contains("ln_") && spec.name.ends_with("weight") { 1.0 } else { 0.0 };
+        let base = if spec.shape.len() == 1 && !spec.bias { 1.0 } else { 0.0 };
         for w in tensor {
             *w = (base + 0.5 * random.signed()) as f32;
         }

@@ -21,7 +21,18 @@ use sha2::{Digest, Sha256};
 use std::path::Path;
 
 fn small() -> Config {
-    Config { vocab: 23, positions: 16, width: 8, layers: 2, heads: 2, inner: 16, ..Preset::Tiny.config() }
+    let (heads, kv_heads, head_width) = (2, 2, 4);
+    Config {
+        vocab: 23,
+        positions: 16,
+        width: 8,
+        layers: 2,
+        heads,
+        kv_heads,
+        head_width,
+        inner: 16,
+        ..Preset::Tiny.config()
+    }
 }
 
 fn model() -> Weights {

@@ -3,7 +3,8 @@
 use crate::{compare, gpus};
 use ferret::backend::{Backend, Cpu, Gpu, Memory};
 use ferret::grad::{ClipFunction, Clipping, Dense, GroupDirection, GroupDot, Norms, PerSample, Style, Sum};
-use ferret::model::{Batch, Decoder, Layout, ParamId, Reduction, Weights, checkpoint};
+use ferret::model::{Activation, Batch, Decoder, Layout, Mlp, ParamId, Reduction, Weights, checkpoint};
+use ferret::ops::sample_norm::COLUMNS;
 use ferret::rng::{Direction, DirectionStream};
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
@@ -105,7 +106,7 @@ fn decoders_of_other_shapes_agree_with_the_cpu() {
         let config = common::config(|c| {
             c.tied = i != 1;
             c.scale_by_layer = i == 1;
-            c.activation = [ferret::model::Activation::GeluTanh, ferret::model::Activation::GeluErf][i % 2];
+            c.mlp = Mlp::Plain([Activation::GeluTanh, Activation::GeluErf][i % 2]);
         });
         let batch = common::batch(&config, lengths, 5);
         let w = batch.weights(Reduction::SampleMean);
@@ -173,7 +174,7 @@ fn clipped_sums_agree_with_pytorch() {
             let squares: Vec<Vec<f32>> =
                 decoder.layout.ids().map(|p| gpu.download(norms.squares(p).unwrap()).unwrap()).collect();
             for i in 0..3 {
-                let norm = squares.iter().map(|s| s[i] as f64).sum::<f64>().sqrt();
+                let norm = squares.iter().map(|s| s[i * COLUMNS] as f64).sum::<f64>().sqrt();
                 let want = expected["per_sample_grad_norm"][i].as_f64().unwrap();
                 assert!((norm / want - 1.0).abs() < 1e-5, "sample {i}: norm {norm}, not {want}");
             }

@@ -3,8 +3,15 @@
 use super::*;
 use ferret::ops::clip::ClipFunction;
 use ferret::ops::compress::Address;
+use ferret::ops::sample_norm::COLUMNS;
 use ferret::ops::update::{Constants, Step};
 use ferret::rng::{Direction, DirectionStream};
+
+/// Squares and masses of samples; what bounds their rounding is each backend's own.
+fn squares_and_masses<B: Backend>(b: &B, norms: &B::Tensor) -> [Vec<f32>; 2] {
+    let norms = read(b, norms);
+    [0, 1].map(|column| norms[column..].iter().copied().step_by(COLUMNS).collect())
+}
 
 #[test]
 fn sample_norms() {
@@ -16,9 +23,10 @@ fn sample_norms() {
             5e-6,
             |b| {
                 let (x, dy) = (matrix(b, n, inputs, 1), matrix(b, n, outputs, 2));
-                let mut squares = b.upload(8, 1, vec![3.0; 8]).unwrap();
+                let mut squares = b.upload(8, COLUMNS, vec![3.0; 8 * COLUMNS]).unwrap();
                 b.add_outer_squares(&x, &dy, &segments, &mut squares, 2);
-                vec![read(b, &squares), read(b, &b.segment_sums(&dy, &segments))]
+                let [squares, masses] = squares_and_masses(b, &squares);
+                vec![squares, masses, read(b, &b.segment_sums(&dy, &segments))]
             },
             "{inputs} x {outputs}"
         );
@@ -27,10 +35,11 @@ fn sample_norms() {
     parity!(
         0.0,
         |b| {
-            let mut squares = b.upload(2, 1, vec![3.0; 2]).unwrap();
+            let mut squares = b.upload(2, COLUMNS, vec![3.0; 2 * COLUMNS]).unwrap();
             b.add_outer_squares(&b.zeros(0, 3), &b.zeros(0, 2), &empty, &mut squares, 0);
             b.add_row_squares(&[], &b.zeros(0, 3), &empty, &mut squares, 0);
-            vec![read(b, &squares), read(b, &b.segment_sums(&b.zeros(0, 3), &empty))]
+            let [squares, masses] = squares_and_masses(b, &squares);
+            vec![squares, masses, read(b, &b.segment_sums(&b.zeros(0, 3), &empty))]
         },
         "no rows"
     );
@@ -46,11 +55,11 @@ fn sample_norms_of_embeddings() {
             5e-6,
             |b| {
                 let (x, h, demb) = (matrix(b, n + 3, v, 1), matrix(b, n + 3, c, 2), matrix(b, n + 4, c, 3));
-                let mut rows = b.upload(6, 1, vec![3.0; 6]).unwrap();
+                let mut rows = b.upload(6, COLUMNS, vec![3.0; 6 * COLUMNS]).unwrap();
                 b.add_row_squares(&ids[..n], &demb, &segments, &mut rows, 1);
-                let mut tied = b.upload(6, 1, vec![3.0; 6]).unwrap();
+                let mut tied = b.upload(6, COLUMNS, vec![3.0; 6 * COLUMNS]).unwrap();
                 b.add_tied_squares((&x, &h, 3), (&ids, &demb, 2), &segments, &mut tied, 1);
-                vec![read(b, &rows), read(b, &tied)]
+                [squares_and_masses(b, &rows), squares_and_masses(b, &tied)].concat()
             },
             "{v} x {c}"
         );
@@ -85,8 +94,9 @@ fn clipping() {
             let norm = |g: &[f32]| g.iter().map(|&g| g as f64 * g as f64).sum::<f64>().sqrt();
             let mut x = gpu.upload(1, 5000, g.clone()).unwrap();
             let one = Segments::from_lengths([1]);
-            let mut squares = gpu.zeros(1, 1);
-            gpu.add_row_squares(&[0], &x, &one, &mut squares, 0);
+            let (mut norms, mut squares) = (gpu.zeros(1, COLUMNS), gpu.zeros(1, 1));
+            gpu.add_row_squares(&[0], &x, &one, &mut norms, 0);
+            gpu.add_norm_bounds(&norms, &mut squares);
             let bound = norm(&g) * 0.999;
             gpu.clip_factors(ClipFunction::Abadi, bound, &mut squares);
             gpu.scale_rows(&mut x, &one, &squares, 0);

@@ -3,8 +3,15 @@
 use super::{Cpu, Tensor};
 use crate::backend::SampleNorms;
 use crate::kernel::Real;
+use crate::ops::Segments;
 use crate::ops::clip::{self, ClipFunction};
-use crate::ops::{Segments, sample_norm};
+use crate::ops::sample_norm::{self, COLUMNS};
+
+/// The rows of [`sample_norm`]'s numbers that belong to `segments`, from row `first` on.
+fn rows_of<'a, F: Real>(norms: &'a mut Tensor<F>, first: usize, segments: &Segments) -> &'a mut [F] {
+    assert_eq!(norms.array.ncols(), COLUMNS, "the columns of a sample's norms");
+    &mut norms.as_slice_mut()[first * COLUMNS..][..segments.len() * COLUMNS]
+}
 
 impl<F: Real> SampleNorms for Cpu<F> {
     fn add_outer_squares(
@@ -15,11 +22,11 @@ impl<F: Real> SampleNorms for Cpu<F> {
         squares: &mut Tensor<F>,
         first: usize,
     ) {
-        sample_norm::add_outer(x.view(), dy.view(), segments, &mut squares.as_slice_mut()[first..][..segments.len()]);
+        sample_norm::add_outer(x.view(), dy.view(), segments, rows_of(squares, first, segments));
     }
 
     fn add_row_squares(&self, ids: &[u32], dy: &Tensor<F>, segments: &Segments, squares: &mut Tensor<F>, first: usize) {
-        sample_norm::add_rows(ids, dy.view(), segments, &mut squares.as_slice_mut()[first..][..segments.len()]);
+        sample_norm::add_rows(ids, dy.view(), segments, rows_of(squares, first, segments));
     }
 
     fn add_tied_squares(
@@ -38,7 +45,7 @@ impl<F: Real> SampleNorms for Cpu<F> {
             &ids[rows.clone()],
             demb.take_rows(rows),
             segments,
-            &mut squares.as_slice_mut()[first..][..segments.len()],
+            rows_of(squares, first, segments),
         );
     }
 
@@ -46,6 +53,10 @@ impl<F: Real> SampleNorms for Cpu<F> {
         let mut sums = self.empty(segments.len(), dy.array.ncols());
         sample_norm::segment_sums(dy.view(), segments, sums.view_mut());
         sums
+    }
+
+    fn add_norm_bounds(&self, norms: &Tensor<F>, squares: &mut Tensor<F>) {
+        clip::bounds(norms.as_slice(), squares.as_slice_mut());
     }
 
     fn clip_factors(&self, function: ClipFunction, bound: f64, squares: &mut Tensor<F>) {

@@ -3,38 +3,58 @@
 use super::attention::groups;
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
+use super::mass::{self, LONG, deep, gathered, long_gram, product_roundings};
 use super::matmul::{Factor, Target, matmul};
 use super::rows::{Empty, LANES, columns, row_dots, same_ids};
 use super::tensor::{Tensor, Window};
 use crate::ops::Segments;
-use crate::ops::clip::ClipFunction;
+use crate::ops::clip::{ClipFunction, underflow};
+use crate::ops::sample_norm::COLUMNS;
 use std::ops::Range;
 
 /// Side of a tile.
 const TILE: usize = 32;
 
-/// Norms are rounded up by this many units in the last place. On the CPU [`crate::ops::clip::SLACK`] suffices, because it sums squares in
-/// double precision; here a sum of n squares is a tree of single additions, off by at most about log2(n) + 20 units for any n
-/// that fits a device, and drivers may err by some more in roots and quotients.
+/// Norms are rounded up by this many units in the last place. On the CPU [`crate::ops::clip::SLACK`] suffices; here drivers may err by some
+/// more in roots and quotients.
 const SLACK: f64 = 64.0;
 
 #[derive(Default)]
-struct Params<'a> {
-    work: usize,
-    a: Option<(Window<'a>, usize)>,
-    b: Option<(Window<'a>, usize)>,
-    c: Option<Window<'a>>,
-    out: Option<Window<'a>>,
-    parts: usize,
+pub(super) struct Params<'a> {
+    pub(super) work: usize,
+    pub(super) a: Option<(Window<'a>, usize)>,
+    pub(super) b: Option<(Window<'a>, usize)>,
+    pub(super) c: Option<Window<'a>>,
+    pub(super) out: Option<Window<'a>>,
+    pub(super) parts: usize,
+    /// What masses are multiplied by, to round them up.
+    pub(super) up: f64,
 }
 
 impl Params<'_> {
-    fn words(&self) -> [u32; 11] {
+    pub(super) fn words(&self) -> [u32; 14] {
         let factor = |f: Option<(Window, usize)>| f.map_or([0; 3], |(w, cols)| [w.start, w.line, cols as u32]);
         let [a, b] = [self.a, self.b].map(factor);
         let (c_start, c_line) = self.c.map_or((0, 0), |w| (w.start, w.line));
         let out = self.out.map_or(0, |w| w.start);
-        [self.work as u32, a[0], a[1], a[2], b[0], b[1], b[2], c_start, c_line, out, self.parts as u32]
+        let [floor_a, floor_b] = [self.a, self.b].map(|f| f.map_or(0, |(_, cols)| mass::floor(cols).to_bits()));
+        let up = (self.up as f32).to_bits();
+        [
+            self.work as u32,
+            a[0],
+            a[1],
+            a[2],
+            b[0],
+            b[1],
+            b[2],
+            c_start,
+            c_line,
+            out,
+            self.parts as u32,
+            floor_a,
+            floor_b,
+            up,
+        ]
     }
 }
 
@@ -126,6 +146,18 @@ pub(super) fn outer(
             area * longest as f64,
         );
     }
+    let rounding = |i: usize| {
+        let n = segments.range(i).len();
+        let error = if c.blocks(0..n, &[x.cols.max(dy.cols)]).len() > 1 {
+            long_gram(x.cols) + long_gram(dy.cols) + n.div_ceil(256) + gathered(4 * n)
+        } else if ghost_is_cheaper(n, x.cols, dy.cols) {
+            deep(x.cols) + deep(dy.cols) + gathered(n.div_ceil(TILE).pow(2))
+        } else {
+            2 * (n + 1) + gathered(x.cols.div_ceil(TILE) * dy.cols.div_ceil(TILE))
+        };
+        (product_roundings(c, n, &[x.cols, dy.cols]), error)
+    };
+    mass::add(c, (Some(x), dy), segments, squares, first, rounding, empty);
 }
 
 /// Both Gram matrices by the windowed product, for one sample with more rows than a binding shows.
@@ -133,8 +165,12 @@ fn long_outer(c: &Context, x: &Tensor, dy: &Tensor, rows: Range<usize>, squares:
     let n = rows.len();
     let gram = |x: &Tensor| {
         let g = empty(n, n);
-        let (a, b) = (Factor::plain(x).rows(rows.clone()), Factor::transposed(x).rows(rows.clone()));
-        matmul(c, a, b, None, Target::new(&g));
+        c.clear(&g);
+        for first in (0..x.cols).step_by(LONG) {
+            let columns = first..(first + LONG).min(x.cols);
+            let (a, b) = (Factor::plain(x).rows(rows.clone()), Factor::transposed(x).rows(rows.clone()));
+            matmul(c, a.columns(columns.clone()), b.columns(columns), None, Target::sum(&g));
+        }
         g
     };
     let (gx, gdy, sums) = (gram(x), gram(dy), empty(n, 1));
@@ -185,6 +221,14 @@ pub(super) fn rows(
         c.run(&kernels::SAMPLE_ROWS, &[], &args, &params.words(), work, 0.0);
         collect(c, &Partials { sums, begins }, squares, first + samples.start);
     }
+    let windows = c.blocks(0..dy.rows, &[dy.cols]).len();
+    let rounding = |i: usize| {
+        let range = segments.range(i);
+        let (_, lists) = same_ids(&ids[range.clone()]);
+        let most = lists.windows(2).map(|ends| (ends[1] - ends[0]) as usize).max().unwrap_or(0);
+        (most + windows + 3, 2 * most + dy.cols.div_ceil(256) + gathered(range.len()))
+    };
+    mass::add(c, (None, dy), segments, squares, first, rounding, empty);
 }
 
 /// [`crate::ops::sample_norm::add_tied`]; the segments' rows lie from row `.2` on.
@@ -229,6 +273,14 @@ pub(super) fn tied(
         c.run(&kernels::SAMPLE_TIED, &[], &args, &params.words(), work, flops);
         collect(c, &Partials { sums, begins }, squares, first + samples.start);
     }
+    // Of a long sample a term is rounded in the table's sums, the product with it and the rows' dots. Eight more, for the three squares that may
+    // cancel.
+    let rounding = |i: usize| {
+        let n = segments.range(i).len();
+        let long = 2 * n + dy.cols.div_ceil(256) + gathered(4 * n);
+        (0, (deep(dy.cols) + gathered(n.div_ceil(TILE).pow(2))).max(long) + 8)
+    };
+    mass::add_bounds(c, (&empty(1, 4), &vec![0; segments.len() + 1]), segments, squares, first, (rounding, 1.0));
 }
 
 /// One sample with more rows of logits than a binding shows: `2 <x E, dy>` by rows, with E the embedding's gradient.
@@ -273,11 +325,23 @@ pub(super) fn segment_sums(c: &Context, dy: &Tensor, segments: &Segments, sums: 
     }
 }
 
+/// [`crate::ops::clip::bounds`].
+pub(super) fn bounds(c: &Context, norms: &Tensor, squares: &Tensor) {
+    assert_eq!((norms.rows, norms.cols), (squares.rows, COLUMNS), "the columns of each sample's norms");
+    let up = 1.0 + 4.0 * f64::from(f32::EPSILON);
+    for rows in c.blocks(0..squares.rows, &[1]) {
+        let (x, from) = (squares.window(rows.clone()), norms.window(rows.clone()));
+        let params = [rows.len() as u32, 1, x.start, from.start, 0, 0, 0, (up as f32).to_bits()];
+        let args = [Arg::Rows(x), Arg::Rows(from)];
+        c.run(&kernels::NORM_BOUNDS, &[], &args, &params, rows.len().div_ceil(LANES), 0.0);
+    }
+}
+
 /// [`crate::ops::clip::factors`].
 pub(super) fn factors(c: &Context, function: ClipFunction, bound: f64, squares: &Tensor) {
     let (kind, gamma) = match function {
-        ClipFunction::Abadi => (0, 1e-6),
-        ClipFunction::Automatic { gamma } => (1, gamma),
+        ClipFunction::Abadi => (0, 1e-6 + underflow::<f32>()),
+        ClipFunction::Automatic { gamma } => (1, gamma + underflow::<f32>()),
         ClipFunction::None => (2, 0.0),
     };
     let up = 1.0 + SLACK * f32::EPSILON as f64;

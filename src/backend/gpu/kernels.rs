@@ -65,7 +65,10 @@ kernels! {
     SAMPLE_TIED = "sample_norm" "tied" [1 read, 2 read, 3 read, 5 read, 6 read, 4 write];
     SAMPLE_ROWS = "sample_norm" "rows" [1 read, 7 read, 8 read, 4 write];
     COLLECT = "sample_norm" "collect" [7 read, 9 read, 10 write];
+    SAMPLE_MASSES = "sample_norm" "masses" [1 read, 2 read, 4 write];
+    COLLECT_MASSES = "sample_norm" "collect_masses" [7 read, 9 read, 11 read, 10 write];
     SEGMENT_SUMS = "sample_norm" "sums" [1 read, 7 read, 10 write];
+    NORM_BOUNDS = "clip" "bounds" [1 write, 4 read];
     CLIP_FACTORS = "clip" "factors" [1 write];
     CLIP_ROWS = "clip" "rows" [1 write, 2 read, 3 read];
     DIRECTION = "direction" "fill" [1 write];

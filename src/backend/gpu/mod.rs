@@ -18,6 +18,7 @@ mod context;
 mod fault;
 mod gated;
 mod kernels;
+mod mass;
 mod matmul;
 mod measure;
 mod memory;

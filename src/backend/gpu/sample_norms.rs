@@ -31,6 +31,10 @@ impl SampleNorms for Gpu {
         sums
     }
 
+    fn add_norm_bounds(&self, norms: &Tensor, squares: &mut Tensor) {
+        clip::bounds(&self.context, norms, squares);
+    }
+
     fn clip_factors(&self, function: ClipFunction, bound: f64, squares: &mut Tensor) {
         clip::factors(&self.context, function, bound, squares);
     }

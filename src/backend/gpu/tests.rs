@@ -34,7 +34,7 @@ fn a_matrix_over_the_limit_is_refused_by_name() {
     let rows = (gpu.info().max_buffer / 4) as usize / columns + 1;
     let x = gpu.zeros(rows, columns);
     // Work goes on without panicking, and means nothing.
-    let y = gpu.activation(crate::model::Activation::GeluTanh, &gpu.rows(&x, 0..1));
+    let y = gpu.activation(crate::ops::Activation::GeluTanh, &gpu.rows(&x, 0..1));
     let what = complaint(&gpu, gpu.download(&y));
     assert!(what.contains("max_buffer_size") && what.contains("smaller batch"), "{what}");
     assert_eq!(complaint(&gpu, gpu.finish()), what, "the first fault is the one that is told");
@@ -46,7 +46,7 @@ fn a_row_over_the_binding_limit_is_refused_by_name() {
     let Some(_) = gpu() else { return };
     let gpu = Gpu::with_binding_limit(None, 1 << 10).unwrap();
     let x = gpu.zeros(2, 300);
-    gpu.activation(crate::model::Activation::GeluTanh, &x);
+    gpu.activation(crate::ops::Activation::GeluTanh, &x);
     let what = complaint(&gpu, gpu.finish());
     assert!(what.contains("max_storage_buffer_binding_size"), "{what}");
 }
@@ -56,7 +56,7 @@ fn a_lost_device_is_told() {
     let Some(gpu) = gpu() else { return };
     let x = gpu.upload(1, 3, vec![1.0, 2.0, 3.0]).unwrap();
     gpu.context.device.destroy();
-    let y = gpu.activation(crate::model::Activation::GeluTanh, &x);
+    let y = gpu.activation(crate::ops::Activation::GeluTanh, &x);
     let what = complaint(&gpu, gpu.download(&y));
     assert!(what.contains("lost") || what.contains("refused"), "{what}");
 }

@@ -1,49 +1,52 @@
 //! `ferret plan`: what a run will release and spend, before any record is touched.
 
 mod best;
+mod headroom;
 
 use super::common::{grouping, progress, working};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::groups::{Grouping, Groups};
 use crate::model::{Layout, checkpoint};
-use crate::privacy::guarantee::{number, up};
+use crate::privacy::guarantee::{Neighbours, number, up};
 use crate::privacy::mi::{self, Accounting, Plan, Request, bits};
+use crate::privacy::statement::Sampler;
 use crate::privacy::{Accountant, Event, Fires, Pld, calibrate};
 use serde_json::json;
 
 /// What a private run will release and spend, before it starts.
 ///
-/// For FERRET methods epsilon is a budget in nats of mutual information, and the plan shows the firing probability it buys; for
-/// dpsgd epsilon belongs to (epsilon, delta), and the plan shows the noise it needs. Steps are epochs times ceil(records / batch).
-/// Without a method, give --nats, --dp-epsilon or both: the best batch, bits a batch and flip rate are found, with the command to run.
+/// FERRET methods have a budget in nats of mutual information (--epsilon, or --nats), and the plan shows the firing probability it
+/// buys; dpsgd, dp-signsgd and ferret-k have an (epsilon, delta) (--dp-epsilon), and the plan shows the noise it needs. Steps are
+/// epochs times ceil(records / batch). Without a method, give --nats, --dp-epsilon or both: the best batch, bits a batch and flip rate are found, with the command to run.
 /// Nats are about one record given all others; copies of a record add up.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   ferret plan --method ferret-max --epsilon 0.5 --records 10000 --batch 50 --epochs 5 --model openai-community/gpt2
   ferret plan --method ferret-2 --epsilon 0.5 --records 10000 --batch 50 --epochs 5 --group-count 2 --json
-  ferret plan --method dpsgd --epsilon 0.5 --delta 1e-5 --records 10000 --batch 50 --epochs 5
+  ferret plan --method dpsgd --dp-epsilon 0.5 --delta 1e-5 --records 10000 --batch 50 --epochs 5
+  ferret plan --method ferret-k --dp-epsilon 1 --delta 1e-5 --records 10000 --batch 50 --epochs 5
   ferret plan --nats 1 --records 10000 --epochs 3
   ferret plan --nats 1 --dp-epsilon 1 --delta 1e-5 --records 10000 --epochs 3")]
 pub struct Args {
-    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret or dpsgd; without one the best run is looked for
-    #[arg(long, required_unless_present_any = ["nats", "dp_epsilon"], requires_all = ["epsilon", "batch"])]
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret, ferret-k, dpsgd or dp-signsgd; without one the best run is
+    /// looked for
+    #[arg(long, required_unless_present_any = ["nats", "dp_epsilon"], requires = "batch")]
     method: Option<String>,
-    /// Budget: nats of mutual information (FERRET), or the epsilon of (epsilon, delta) (dpsgd)
-    #[arg(long, value_name = "E", requires = "method")]
+    /// FERRET: budget in nats of mutual information, as in `train`; the same as --nats
+    #[arg(long, value_name = "NATS", requires = "method", conflicts_with_all = ["nats", "dp_epsilon"])]
     epsilon: Option<f64>,
-    /// FERRET: charge s ln 2 nats a bit as the paper does, which is what `train --epsilon` plans by, or what the bits of a batch can
-    /// really tell
+    /// FERRET: charge s ln 2 nats a bit as the paper does, or what the bits of a batch can really tell; as in `train`
     #[arg(long, value_enum, default_value = "paper")]
     accounting: Accounting,
-    /// Find the best run within so many nats of mutual information
-    #[arg(long, value_name = "NATS", conflicts_with = "method")]
+    /// Budget in nats of mutual information; without a method, of the best run
+    #[arg(long, value_name = "NATS")]
     nats: Option<f64>,
-    /// Find the best run within (this epsilon, delta)
-    #[arg(long, value_name = "E", conflicts_with = "method")]
+    /// Budget as the epsilon of (epsilon, delta); without a method, of the best run
+    #[arg(long, value_name = "E")]
     dp_epsilon: Option<f64>,
-    /// For the best run: variance of one record's gradient over the square of the mean gradient
-    #[arg(long, value_name = "X", default_value_t = 3.0, conflicts_with = "method")]
+    /// For the best run and ferret-k: variance of one record's gradient over the square of the mean gradient
+    #[arg(long, value_name = "X", default_value_t = 3.0)]
     gradient_noise: f64,
     /// Delta of (epsilon, delta); for FERRET, of what flips would buy
     #[arg(long, value_name = "D", default_value_t = 1e-5)]
@@ -57,7 +60,7 @@ pub struct Args {
     /// Passes over the records
     #[arg(long, value_name = "N")]
     epochs: u64,
-    /// Take the groups from this model: a folder in the Hugging Face layout, or a hub name
+    /// Take the groups from this model: a folder in the Hugging Face layout, a hub name, or preset:NAME for a shape by name
     #[arg(long, value_name = "FOLDER|NAME", conflicts_with = "group_count")]
     model: Option<String>,
     /// Number of groups G, instead of a model
@@ -79,22 +82,40 @@ pub struct Args {
 
 /// Run the verb.
 pub fn run(args: Args) -> Result<()> {
-    let (Some(method), Some(epsilon), Some(batch)) = (args.method.as_deref(), args.epsilon, args.batch) else {
+    let (Some(method), Some(batch)) = (args.method.as_deref(), args.batch) else {
         return best::run(&args);
     };
     match method {
-        "dpsgd" => dpsgd(&args, epsilon, batch),
-        name if name == "ferret" || Grouping::of_method(name).is_some() => ferret(&args, name, epsilon, batch),
+        "dpsgd" | "dp-signsgd" | "ferret-k" => {
+            // Scripts of earlier versions say --epsilon.
+            let epsilon = args.dp_epsilon.or(args.epsilon);
+            let (Some(epsilon), None) = (epsilon, args.nats) else {
+                return Err(Error::Usage(format!(
+                    "--method {method} is planned by --dp-epsilon and --delta: give both"
+                )));
+            };
+            noised(&args, method, epsilon, batch)
+        }
+        name if name == "ferret" || Grouping::of_method(name).is_some() => {
+            match (args.nats.or(args.epsilon), args.dp_epsilon) {
+                (Some(nats), None) => ferret(&args, name, nats, batch),
+                _ => Err(Error::Usage(format!(
+                    "--method {method} is planned by --epsilon, its budget in nats: give that, or no method to look for the best run"
+                ))),
+            }
+        }
         "nonprivate" | "signsgd" | "qsgd" => {
             Err(Error::Usage(format!("{method} has no privacy budget, so there is nothing to plan")))
         }
         other => Err(Error::Usage(format!(
-            "--method {other:?}: expected ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret or dpsgd"
+            "--method {other:?}: expected ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret, ferret-k, dpsgd or \
+             dp-signsgd"
         ))),
     }
 }
 
-fn dpsgd(args: &Args, epsilon: f64, batch: u64) -> Result<()> {
+/// dpsgd, dp-signsgd and ferret-k: noise on a clipped sum, once a step.
+fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     let steps = mi::steps(args.records, batch, args.epochs)?;
     let rate = batch as f64 / args.records as f64;
     let needed = {
@@ -102,23 +123,40 @@ fn dpsgd(args: &Args, epsilon: f64, batch: u64) -> Result<()> {
         calibrate::noise_multiplier(epsilon, args.delta, rate, steps)?
     };
     let (rdp, pld) = (needed.rdp, needed.pld.upper);
-    let nats = mi::gaussian::divergence(rate, pld).upper * steps as f64;
+    let event = Event::SubsampledGaussian { noise_multiplier: pld, sampling_rate: rate, steps };
+    let nats = mi::charge_event(&event, Sampler::Poisson)?.nats;
+    // FERRET-k: four fifths of its greatest progress, see the planner.
+    let signs = (method == "ferret-k").then(|| {
+        let (b, x) = (batch as f64, args.gradient_noise);
+        (4.0 * b * b * (1.0 + x / b) / (pld * pld * (1.0 + x))).ceil().max(1.0) as u64
+    });
     if args.json {
-        let out = json!({
+        let mut out = json!({
             "noise_multiplier_rdp": rdp, "noise_multiplier_pld": pld, "steps": steps, "sampling_rate": rate,
             "epsilon": epsilon, "delta": args.delta, "nats": nats,
         });
+        if let Some(signs) = signs {
+            out["signs_per_step"] = json!(signs);
+        }
         return fsio::print(&format!("{out}\n"));
     }
+    let signs = signs.map_or(String::new(), |signs| {
+        format!(
+            "\x20 signs a step             {signs}, any number for the same privacy; so many make four fifths of the progress at gradient noise \
+             x = {}\n",
+            args.gradient_noise
+        )
+    });
     fsio::print(&format!(
-        "dpsgd at ({}, {:e})-differential privacy, one record added or removed, Poisson sampling\n\
+        "{method} at ({}, {:e})-differential privacy, {}, Poisson sampling\n\
          \x20 steps                    {steps}\n\
          \x20 sampling rate            {rate}\n\
          \x20 noise multiplier, RDP    {:.4}\n\
          \x20 noise multiplier, PLD    {:.4}   (proven to suffice; below {:.4} proven not to)\n\
-         \x20 tells a record, at most  {} nats with PLD's noise, {}\n",
+         \x20 tells a record, at most  {} nats with PLD's noise, {}\n{signs}",
         epsilon,
         args.delta,
+        Neighbours::ReplaceByEmpty,
         up(rdp, 4),
         up(pld, 4),
         needed.pld.lower,
@@ -131,10 +169,20 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     let groups = group_count(args, method)?;
     let request = Request { epsilon, groups, records: args.records, batch, epochs: args.epochs };
     let plan = Plan::by(args.accounting, request)?;
+    let headroom = match &args.model {
+        None => None,
+        Some(model) => {
+            let layout = Layout::new(&checkpoint::read_config(model)?);
+            Some(headroom::rows(&layout, args.accounting, request)?)
+        }
+    };
     let offers = offers(args.accounting, request, args.delta, args.quiet)?;
     if args.json {
         let mut out = serde_json::to_value(plan).map_err(|e| Error::Usage(e.to_string()))?;
         out["would_buy"] = json!(offers);
+        if let Some(rows) = &headroom {
+            out["headroom"] = json!(rows);
+        }
         return fsio::print(&format!("{out}\n"));
     }
     let mut text =
@@ -173,16 +221,13 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     if plan.clamped() {
         text += &format!(
             "\nThe budget is at or above the ceiling: every group fires at every step (p = 1), and {:.4} nats are spent, not {epsilon}.\n",
-            plan.epsilon_spent
+            plan.nats_spent
         );
     } else {
         text += "\nA Bernoulli mask meets the budget on average only: what a run really spends depends on its seed, and may be more.\n";
     }
     if args.accounting == Accounting::Exact {
-        text += &format!(
-            "To run it: train's --epsilon counts s ln 2 nats a bit, so give --epsilon {} there.\n",
-            number(plan.nats_paper)
-        );
+        text += &format!("To run it: train --accounting exact --epsilon {epsilon}\n");
     }
     text += &format!(
         "\nWhat other batch sizes would buy with the same records, epochs and nats: bits, and the epsilon of\n\
@@ -201,13 +246,16 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     text += "\n\nWhat other budgets would buy at this batch size\n\n    nats      bits  (0, delta)  advantage\n";
     for epsilon in [0.1, 0.5, 1.0, 2.0, 8.0] {
         let p = Plan::by(args.accounting, Request { epsilon, ..request })?;
-        let note = if p.clamped() { format!("  only {:.3} nats can be spent", p.epsilon_spent) } else { String::new() };
+        let note = if p.clamped() { format!("  only {:.3} nats can be spent", p.nats_spent) } else { String::new() };
         text += &format!(
             "  {epsilon:>6}  {:>8.0}  {:>10.3}  {:>9.3}{note}\n",
             p.expected_bits,
             up(p.delta_zero, 3),
             up(p.advantage_bound, 3)
         );
+    }
+    if let Some(rows) = &headroom {
+        text += &headroom::text(rows, epsilon);
     }
     fsio::print(&text)
 }

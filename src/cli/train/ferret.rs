@@ -13,9 +13,10 @@ use crate::method::folder::Folder;
 use crate::method::groups::Groups;
 use crate::method::{Opening, Sensitive};
 use crate::model::Decoder;
+use crate::privacy::calibrate;
 use crate::privacy::event::Fires;
+use crate::privacy::mi::{self, Accounting};
 use crate::privacy::statement::Statement;
-use crate::privacy::{calibrate, mi};
 use crate::rng::Secret;
 use serde_json::{Value, json};
 use std::time::Instant;
@@ -60,17 +61,20 @@ pub(super) fn run(args: &Args) -> Result<()> {
         begun.write(&folder.state(BEGUN))?;
         (folder, secret, None, statement)
     };
-    let plan = mi::Plan::new(mi::Request {
-        epsilon: settings.epsilon,
-        groups: settings.groups.len() as u64,
-        records: settings.records,
-        batch: settings.batch,
-        epochs: settings.epochs.into(),
-    })?;
-    if plan.clamped() {
+    let plan = mi::Plan::by(
+        settings.accounting,
+        mi::Request {
+            epsilon: settings.epsilon,
+            groups: settings.groups.len() as u64,
+            records: settings.records,
+            batch: settings.batch,
+            epochs: settings.epochs.into(),
+        },
+    )?;
+    if plan.clamped() && settings.accounting == Accounting::Paper {
         args.note(&format!(
             "note: {} nats are above the ceiling G T s ln 2 = {:.4}: every group fires at every step, and {:.4} nats are spent",
-            settings.epsilon, plan.ceiling, plan.epsilon_spent
+            settings.epsilon, plan.ceiling, plan.nats_spent
         ));
     }
     if secret.is_insecure() {
@@ -102,6 +106,7 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
         method: args.method.clone(),
         groups: ferret::Cuts::of(&groups.members)?,
         epsilon,
+        accounting: args.ferret.accounting,
         records,
         batch: args.batch,
         epochs: args.epochs,
@@ -123,8 +128,19 @@ fn settings(args: &Args, start: &Start) -> Result<Settings> {
         engine: args.ferret.engine,
         seed: args.seed,
     };
-    settings.check()?;
-    settings.release = release(args, &settings)?;
+    if settings.accounting == Accounting::Exact {
+        // How many bits the budget pays for depends on what is done to them.
+        if args.dp_epsilon.is_some() {
+            return Err(Error::usage(
+                "--accounting exact counts bits by their flips or noise: give --flip or --dither, not --dp-epsilon",
+            ));
+        }
+        settings.release = release(args, &settings)?;
+        settings = settings.planned();
+    } else {
+        settings.check()?;
+        settings.release = release(args, &settings)?;
+    }
     settings.check()?;
     if settings.mask == MaskKind::Exact && settings.fires(steps).is_empty() {
         return Err(Error::usage(format!(

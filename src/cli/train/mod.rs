@@ -15,6 +15,7 @@ use crate::method::folder::Folder;
 use crate::method::groups::Grouping;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::optim::{Schedule, Silent};
+use crate::privacy::mi::Accounting;
 use crate::privacy::statement::{Circumstances, Sampler, Statement};
 use crate::rng::{Direction, Secret};
 use crate::{backend::Backend, fsio, model::Config, model::Decoder};
@@ -142,6 +143,9 @@ struct FerretArgs {
     /// Whether fired groups share a step's batch or each bit draws its own [default: step; bit with --release rr or gaussian]
     #[arg(long, value_enum)]
     batch_per: Option<BatchPer>,
+    /// Count the budget as the paper does, s ln 2 nats a bit, or by what the bits of a batch can really tell, flips and noise included
+    #[arg(long, value_enum, default_value = "paper")]
+    accounting: Accounting,
     /// What AdamW does to a group that did not fire: run on with a zero gradient, or stand still
     #[arg(long, value_enum, default_value = "zero")]
     silent: Silent,

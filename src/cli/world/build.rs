@@ -4,8 +4,9 @@ use super::fit::{self, Settings};
 use crate::data::synthetic::{self, Public};
 use crate::data::text;
 use crate::error::{Error, Result};
+use crate::model::init::Preset;
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{Activation, Config, Reduction, Weights, init};
+use crate::model::{Config, Reduction, Weights, init};
 use crate::optim::{Hyper, Schedule};
 use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -30,14 +31,11 @@ fn config() -> Config {
         width: 112,
         layers: 3,
         heads: 4,
+        kv_heads: 4,
+        head_width: 28,
         inner: 448,
-        norm_epsilon: 1e-5,
-        activation: Activation::GeluTanh,
-        tied: true,
-        scale_by_width: true,
-        scale_by_layer: false,
-        init_std: 0.02,
         eos: Some(0),
+        ..Preset::Tiny.config()
     }
 }
 

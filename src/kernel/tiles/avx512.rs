@@ -1,6 +1,6 @@
 //! 16 lanes: AVX-512.
 
-use super::{KC, Lanes, Matrix, Tile, at, compiled, square};
+use super::{KC, Lanes, Tile, compiled};
 use std::arch::x86_64::*;
 
 #[derive(Clone, Copy)]
@@ -113,46 +113,5 @@ unsafe impl Lanes for Avx512 {
     unsafe fn prefetch(src: *const f32) {
         // SAFETY: a hint, for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(src.cast()) }
-    }
-}
-
-/// `high` rows of `k` numbers, transposed: `packed[16 k + r]` is number k of row r.
-///
-/// # Safety
-/// The machine has AVX-512, the rows can be read, and `packed` has room for 16 k numbers.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-pub(super) unsafe fn pack_16(rows: Matrix, high: usize, k: usize, packed: *mut f32) {
-    for p in (0..k).step_by(WIDTH) {
-        let deep = WIDTH.min(k - p);
-        // SAFETY: the caller's promise.
-        unsafe {
-            let square = Avx512::transposed(square::<Avx512>((at(rows, 0, p), rows.1, 1), high, deep));
-            for (q, &row) in square.iter().enumerate().take(deep) {
-                Avx512::store(packed.add((p + q) * WIDTH), row);
-            }
-        }
-    }
-}
-
-/// `tile[16 r + c] += sum_k a[k][r] b[k][c]`, the sum formed from zero, in order.
-///
-/// # Safety
-/// The machine has AVX-512, and `tile` holds 16 x 16 numbers.
-#[target_feature(enable = "avx512f")]
-pub(super) unsafe fn tile_16(a: &[[f32; WIDTH]], b: &[[f32; WIDTH]], tile: *mut f32) {
-    let mut sums = [_mm512_setzero_ps(); WIDTH];
-    for (a, b) in a.iter().zip(b) {
-        // SAFETY: `b` is 16 numbers.
-        let b = unsafe { _mm512_loadu_ps(b.as_ptr()) };
-        for (sum, &a) in sums.iter_mut().zip(a) {
-            *sum = _mm512_fmadd_ps(_mm512_set1_ps(a), b, *sum);
-        }
-    }
-    for (r, &sum) in sums.iter().enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let row = tile.add(r * WIDTH);
-            _mm512_storeu_ps(row, _mm512_add_ps(_mm512_loadu_ps(row), sum));
-        }
     }
 }

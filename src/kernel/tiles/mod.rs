@@ -46,7 +46,6 @@ use self::lanes::{Lanes, Tile, compiled};
 use self::pack::{pack_panels, pack_rows, square};
 use super::gemm::{FEW_ROWS, KC, Onto};
 use crate::isa::{Isa, isa};
-use ndarray::ArrayView2;
 use std::cell::RefCell;
 
 /// Rows of a tile, and the block of n.
@@ -296,33 +295,4 @@ unsafe fn tile<L: Lanes, const R: usize, const V: usize>(
             }
         }
     }
-}
-
-/// [`super::Real::pack_16`].
-pub fn pack_16(rows: ArrayView2<f32>, packed: &mut [f32]) -> bool {
-    let (high, k) = rows.dim();
-    if rows.strides()[1] != 1 {
-        return false;
-    }
-    assert!(high <= 16 && packed.len() >= k * 16, "16 rows at most, and room for them");
-    #[cfg(target_arch = "x86_64")]
-    if isa() == Isa::Avx512 {
-        // SAFETY: the machine has AVX-512, the rows hold k numbers each, and `packed` has room for all.
-        unsafe { avx512::pack_16((rows.as_ptr(), rows.strides()[0], 1), high, k, packed.as_mut_ptr()) };
-        return true;
-    }
-    false
-}
-
-/// [`super::Real::tile_16`].
-pub fn tile_16(a: &[f32], b: &[f32], tile: &mut [f32]) -> bool {
-    assert_eq!(tile.len(), 256, "a tile of 16 by 16");
-    #[cfg(target_arch = "x86_64")]
-    if isa() == Isa::Avx512 {
-        // SAFETY: the machine has AVX-512, and the tile's size was just checked.
-        unsafe { avx512::tile_16(a.as_chunks().0, b.as_chunks().0, tile.as_mut_ptr()) };
-        return true;
-    }
-    let _ = (a, b);
-    false
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::kernel::elementwise::tests::noise;
-use ndarray::{Array2, s};
+use ndarray::{Array2, ArrayView2, s};
 
 type Product = unsafe fn((usize, usize, usize), f32, Matrix, Matrix, Onto<f32>, (*mut f32, isize));
 

@@ -73,11 +73,6 @@ impl Shadows {
             )));
         }
         let online = online || others.is_none();
-        if online && count < 4 {
-            return Err(Error::usage(format!(
-                "`shadows` {count}: online, each record is in half of the shadow models, and a spread needs two: give at least 4"
-            )));
-        }
         let mut pool: Vec<Example> = if online { [members, nonmembers].concat() } else { Vec::new() };
         let mut population = Vec::new();
         let note = match others {
@@ -110,6 +105,11 @@ impl Shadows {
         let name = method.as_deref().or(known.method()).unwrap_or("nonprivate");
         let size = trained[0].iter().filter(|&&t| t).count();
         let method = Method::named(name, &base.layout, known, changes, size)?;
+        if online && count < 4 {
+            return Err(Error::usage(format!(
+                "`shadows` {count}: online, each record is in half of the shadow models, and a spread needs two: give at least 4"
+            )));
+        }
         // Whoever says how long the shadows train means that.
         let share = if changes.epochs.is_some() { 1.0 } else { known.share(name) };
         let jobs = jobs.unwrap_or_else(|| {

@@ -9,7 +9,7 @@
 
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::model::checkpoint::safetensors::{File, to_f32};
+use crate::model::checkpoint::safetensors::{File, to_stored};
 use crate::model::checkpoint::{self, Tensor};
 use crate::model::{Layout, ParamId, Weights};
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,7 @@ impl State {
             let spec = layout.spec(p);
             let name = format!("{kind}/{}", spec.name);
             let Ok(view) = tensors.tensor(&name) else { return Ok(None) };
-            let (values, _) = to_f32(&view, file.path(), &name)?;
+            let values = to_stored(&view, &file, &name)?.into_f32();
             if values.len() != spec.len() {
                 let what = format!("{name} has {} numbers, the model {}: is it of this run?", values.len(), spec.len());
                 return Err(Error::file(file.path(), what));

@@ -3,6 +3,7 @@
 use super::settings::{ClipRule, Method, Privacy, Record, Settings, Variant};
 use crate::error::{Error, Result};
 use crate::model::Layout;
+use crate::privacy::mi::charge_event;
 use crate::privacy::statement::{Circumstances, Released, Sampler, Statement, VERSION};
 use crate::privacy::{Accountant, Pld, Rdp};
 use serde_json::{Value, json};
@@ -11,6 +12,8 @@ use serde_json::{Value, json};
 pub struct Claims {
     delta: f64,
     found: Vec<(&'static str, Result<f64, String>)>,
+    /// Nats of mutual information; none where nothing can be promised.
+    nats: Option<f64>,
 }
 
 impl Claims {
@@ -18,6 +21,11 @@ impl Claims {
     pub fn json(&self) -> Option<Value> {
         let found = self.found.iter().filter_map(|(name, eps)| Some((name.to_lowercase(), json!(eps.as_ref().ok()?))));
         (!self.found.is_empty()).then(|| Value::Object(found.collect()))
+    }
+
+    /// Nats of mutual information with a record, given all others; none where no finite number is proven.
+    pub fn nats(&self) -> Option<f64> {
+        self.nats.filter(|nats| nats.is_finite())
     }
 }
 
@@ -39,7 +47,8 @@ impl Settings {
                 found.push((accountant.name(), epsilon));
             }
         }
-        Ok(Claims { delta, found })
+        let nats = self.event(steps).map(|event| charge_event(&event, self.sampler)).transpose()?.map(|c| c.nats);
+        Ok(Claims { delta, found, nats })
     }
 
     /// The statement of a run of `steps_run` steps that cost `spent`, where `planned` was planned for.
@@ -80,6 +89,9 @@ impl Settings {
         }
         for (claims, of) in [(Some(spent), "spent"), (planned, "planned")] {
             let Some(claims) = claims else { continue };
+            if let Some(nats) = claims.nats.filter(|_| version > 2) {
+                statement.claim_nats(nats, of);
+            }
             for (name, epsilon) in &claims.found {
                 match epsilon {
                     Ok(eps) => drop(statement.claim(statement.eps_delta(*eps, claims.delta), name, of)),
@@ -94,9 +106,12 @@ impl Settings {
             Some(p) if !p.holds() => {
                 statement.not_met.push("not private: no noise was added (noise multiplier 0)".into());
             }
-            Some(_) if self.sampler != Sampler::Poisson => statement.not_met.push(
-                "not private: the noise was chosen as if sampling were Poisson; no (eps, delta) is claimed for this sampler".into(),
-            ),
+            Some(_) if self.sampler != Sampler::Poisson => {
+                let head = if version < 3 { "not private: the" } else { "The" };
+                statement.not_met.push(format!(
+                    "{head} noise was chosen as if sampling were Poisson; no (eps, delta) is claimed for this sampler"
+                ));
+            }
             Some(_) => {}
             None => {
                 let what = match self.method {

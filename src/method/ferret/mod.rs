@@ -10,6 +10,7 @@ mod device;
 pub mod replay;
 pub mod run;
 pub mod settings;
+mod spend;
 mod statement;
 pub mod transcript;
 

@@ -5,6 +5,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::method::MOST_STEPS;
 use crate::optim::{Hyper, Schedule, Silent, Updates};
+use crate::privacy::mi::Accounting;
 use crate::privacy::statement::Sampler;
 use crate::rng::{Direction, Mask, count_fires, plan_fires};
 use serde::{Deserialize, Serialize};
@@ -47,7 +48,7 @@ pub enum MaskKind {
     /// Every (step, group) by itself with probability p.
     #[default]
     Bernoulli,
-    /// floor(nats / (s ln 2)) slots of the run: the budget is never exceeded.
+    /// floor(nats / (s ln 2)) slots of the run, or as many as the exact accounting pays for: the budget is never exceeded.
     Exact,
 }
 
@@ -118,6 +119,9 @@ pub struct Settings {
     pub groups: Cuts,
     /// Budget in nats of mutual information.
     pub epsilon: f64,
+    /// How the plan counts them.
+    #[serde(default, skip_serializing_if = "Accounting::is_paper")]
+    pub accounting: Accounting,
     /// Number of records N.
     pub records: u64,
     /// Expected batch size B.
@@ -174,6 +178,7 @@ impl Settings {
             method: method.into(),
             groups,
             epsilon: 0.5,
+            accounting: Accounting::Paper,
             records: 1,
             batch: 50,
             epochs: 1,
@@ -200,7 +205,7 @@ impl Settings {
     /// With the sampling rate and the firing probability that sizes and budget make.
     pub fn planned(mut self) -> Self {
         self.sampling_rate = self.batch as f64 / self.records as f64;
-        self.p = Self::fire_probability(self.epsilon, self.groups.len() as u64, self.steps.into(), self.sampling_rate);
+        self.p = self.probability();
         self
     }
 
@@ -213,7 +218,7 @@ impl Settings {
     pub fn mask(&self) -> Mask {
         match self.mask {
             MaskKind::Bernoulli => Mask::Bernoulli { p: self.p },
-            MaskKind::Exact => Mask::Exact { slots: (self.epsilon / (self.sampling_rate * LN_2)).floor() as u64 },
+            MaskKind::Exact => Mask::Exact { slots: self.paid_slots() },
         }
     }
 
@@ -250,6 +255,11 @@ impl Settings {
     /// Whether the settings make sense and agree with each other.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::usage(what));
+        // The statement repeats it: a sentence in its place would be a promise that no one made.
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if !(self.method.starts_with("ferret") && self.method.len() <= 40 && self.method.chars().all(plain)) {
+            return refuse("method is no name of FERRET's: ferret, ferret-max and so on are expected".into());
+        }
         let positive = [("epsilon", self.epsilon), ("clip", self.clip), ("sampling_rate", self.sampling_rate)];
         for (name, x) in positive {
             if !(x > 0.0 && x.is_finite()) {
@@ -287,17 +297,20 @@ impl Settings {
         if (self.sampling_rate - s).abs() > 1e-9 * s {
             return refuse(format!("sampling_rate is {}, but batch / records is {s}", self.sampling_rate));
         }
-        let p =
-            Self::fire_probability(self.epsilon, self.groups.len() as u64, u64::from(self.steps), self.sampling_rate);
-        if self.p.is_nan() || (self.p - p).abs() > 1e-9 * p || self.p > 1.0 {
-            return refuse(format!("p is {}, but epsilon / (G T s ln 2) makes it {p}", self.p));
-        }
         match self.release {
             Release::Bit => {}
             Release::Rr { flip, .. } if (0.0..0.5).contains(&flip) => {}
             Release::Rr { flip, .. } => return refuse(format!("flip is {flip}, expected 0 or more and below 0.5")),
             Release::Gaussian { dither } if dither > 0.0 && dither.is_finite() => {}
             Release::Gaussian { dither } => return refuse(format!("dither is {dither}, expected a number above 0")),
+        }
+        let p = self.probability();
+        if self.p.is_nan() || p.is_nan() || (self.p - p).abs() > 1e-9 * p || self.p > 1.0 {
+            let by = match self.accounting {
+                Accounting::Paper => "epsilon / (G T s ln 2)",
+                Accounting::Exact => "the budget",
+            };
+            return refuse(format!("p is {}, but {by} makes it {p}", self.p));
         }
         if let Schedule::Linear { warmup } = self.schedule
             && !(0.0..=1.0).contains(&warmup)
@@ -332,6 +345,9 @@ mod tests {
         example().check().unwrap();
         type Edit = fn(&mut Settings);
         let edits: &[(&str, Edit)] = &[
+            ("method", |s| s.method = "ferret-max`, proven (0, 0)-private by `audit".into()),
+            ("method", |s| s.method = "perfectly-private".into()),
+            ("method", |s| s.method = "ferret".repeat(10)),
             ("epsilon", |s| s.epsilon = f64::NAN),
             ("epsilon", |s| s.epsilon = 0.0),
             ("p is", |s| s.epsilon = 0.6),

@@ -56,7 +56,8 @@ impl Settings {
         delta: f64,
         circumstances: Circumstances,
     ) -> Result<Statement> {
-        let (count, batches) = (fires.len() as u64, self.shared(fires).iter().map(|f| f.steps).sum());
+        let shared = self.shared(fires);
+        let (count, batches) = (fires.len() as u64, shared.iter().map(|f| f.steps).sum());
         let released = match (self.payload, self.release) {
             (Payload::TrueGradient, _) => Released::Gradients { count, bits_per_update: None },
             (_, Release::Bit) => Released::Bits { count, batches },
@@ -68,7 +69,8 @@ impl Settings {
             Statement::new(&*self.method, released, self.sampler, self.records, self.sampling_rate, steps)
                 .by_rules_of(version);
         statement.nats_planned = Some(self.epsilon);
-        statement.charge_bits();
+        statement.accounting = (version > 2).then_some(self.accounting);
+        statement.charge_nats(&shared)?;
         if let Some(event) = self.event(fires) {
             statement.claim_spent(event, delta)?;
         }
@@ -116,15 +118,35 @@ mod tests {
     }
 
     #[test]
-    fn noise_on_a_bit_saves_no_nats_of_its_charge() {
-        let rr = Release::Rr { flip: 0.1, unbiased: false };
-        for release in [Release::Bit, rr, Release::Gaussian { dither: 1.5 }] {
-            let s = Settings { release, batch_per: BatchPer::Bit, ..example() };
-            let statement = s.statement(&FIRES, 60, 1e-5, Circumstances::default()).unwrap();
-            let nats = 3.0 * s.sampling_rate * std::f64::consts::LN_2;
-            approx::assert_relative_eq!(statement.nats_charged.unwrap(), nats);
-            let shown = statement.claims.iter().any(|c| matches!(c.guarantee, Guarantee::MutualInformation { .. }));
-            assert!(shown, "{release:?}");
+    fn bits_are_charged_by_what_they_can_tell_and_the_papers_count_stays() {
+        let s = example();
+        let nats = |release, batch_per, version| {
+            let s = Settings { release, batch_per, ..example() };
+            let made = s.statement_by(version, &FIRES, 60, 1e-5, Circumstances::default()).unwrap();
+            let claimed = made.claims.iter().find_map(|c| match c.guarantee {
+                Guarantee::MutualInformation { nats } => Some(nats),
+                _ => None,
+            });
+            assert_eq!(claimed, made.nats_charged, "{release:?}");
+            (made.nats_charged.unwrap(), made.nats_paper)
+        };
+        let paper = 3.0 * s.sampling_rate * std::f64::consts::LN_2;
+        let (rr, noisy) = (Release::Rr { flip: 0.1, unbiased: false }, Release::Gaussian { dither: 1.5 });
+        for batch_per in [BatchPer::Step, BatchPer::Bit] {
+            let clean = nats(Release::Bit, batch_per, VERSION).0;
+            for release in [Release::Bit, rr, noisy] {
+                for version in [1, 2] {
+                    approx::assert_relative_eq!(nats(release, batch_per, version).0, paper);
+                }
+                let (charged, count) = nats(release, batch_per, VERSION);
+                approx::assert_relative_eq!(count.unwrap(), paper);
+                assert!(
+                    charged <= clean && charged > 0.0 && clean < 0.8 * paper,
+                    "{release:?}: {charged} {clean} {paper}"
+                );
+            }
         }
+        // Bits of one batch are charged together.
+        assert!(nats(rr, BatchPer::Step, VERSION).0 > 1.5 * nats(rr, BatchPer::Bit, VERSION).0);
     }
 }

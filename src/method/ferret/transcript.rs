@@ -92,14 +92,14 @@ struct File {
 impl File {
     fn checksum(&self) -> String {
         let bare = Self { checksum: String::new(), ..self.clone() };
-        sha256(&serde_json::to_string(&bare).expect("strings and numbers"))
+        sha256(serde_json::to_string(&bare).expect("strings and numbers"))
     }
 
     /// Whether the checksum fits: that of the fields `read`, as they stand in the text, so that a field which this program writes and
     /// an earlier one did not know changes nothing; or that of the fields as this program writes them.
     fn is_whole(&self, mut read: serde_json::Value) -> bool {
         read["checksum"] = "".into();
-        [sha256(&read.to_string()), self.checksum()].contains(&self.checksum)
+        [sha256(read.to_string()), self.checksum()].contains(&self.checksum)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::kernel::Stored;
 use half::{bf16, f16};
 use memmap2::Mmap;
 use rayon::prelude::*;
@@ -112,6 +113,18 @@ impl File {
         SafeTensors::deserialize(&self.map).map_err(|e| Error::file(&self.path, self.explain(e)))
     }
 
+    /// Say that `data`, a part of this file that has been read, is not needed soon: what is copied elsewhere should not be in memory
+    /// twice.
+    pub fn forget(&self, data: &[u8]) {
+        #[cfg(unix)]
+        if let Bytes::Mapped(map) = &self.map {
+            let offset = data.as_ptr() as usize - map.as_ptr() as usize;
+            // SAFETY: the map is of a file, shared and read-only: pages that are given back are read again when they are touched.
+            let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, data.len()) };
+        }
+        let _ = data;
+    }
+
     /// What the header says beside the tensors.
     pub fn metadata(&self) -> Result<Vec<(String, String)>> {
         let (_, header) =
@@ -119,13 +132,28 @@ impl File {
         Ok(header.metadata().clone().into_iter().flatten().collect())
     }
 
+    /// The tensors as the header lists them, each with where its data begin.
+    pub fn order(&self) -> Result<Vec<(String, u64)>> {
+        let begin = |tensor: &Value| tensor["data_offsets"][0].as_u64().unwrap_or(u64::MAX);
+        let said = self.header()?;
+        let tensors = said.as_object().into_iter().flatten().filter(|(name, _)| *name != "__metadata__");
+        Ok(tensors.map(|(name, tensor)| (name.clone(), begin(tensor))).collect())
+    }
+
     /// How much longer the header is than what it says: blanks between its words, words said twice.
     pub fn idle_header_bytes(&self) -> Result<usize> {
+        Ok(self.header_text().len().saturating_sub(self.header()?.to_string().len()))
+    }
+
+    fn header_text(&self) -> &[u8] {
         let length = self.map.first_chunk::<8>().map_or(0, |b| u64::from_le_bytes(*b)) as usize;
-        let text = self.map.get(8..8 + length).unwrap_or_default();
-        let said: Value =
-            serde_json::from_slice(text).map_err(|e| Error::file(&self.path, format!("has a broken header ({e})")))?;
-        Ok(length.saturating_sub(said.to_string().len()))
+        self.map.get(8..8 + length).unwrap_or_default()
+    }
+
+    /// The header, its keys in their order.
+    fn header(&self) -> Result<Value> {
+        serde_json::from_slice(self.header_text())
+            .map_err(|e| Error::file(&self.path, format!("has a broken header ({e})")))
     }
 
     /// Header length against the file's length, before anything believes either.
@@ -165,28 +193,58 @@ impl File {
     }
 }
 
-/// The scalars of `view` as f32 (F32, F16 and BF16 are read), all finite. `path` and `name` are for messages.
-pub fn to_f32(view: &TensorView<'_>, path: &Path, name: &str) -> Result<(Vec<f32>, Dtype)> {
+/// How `view` is stored: F32, F16 and BF16 are read.
+pub fn dtype_of(view: &TensorView<'_>, file: &File, name: &str) -> Result<Dtype> {
     use safetensors::Dtype as D;
-    let data = view.data();
-    let (values, dtype): (Vec<f32>, _) = match view.dtype() {
-        D::F32 => (convert(data, f32::from_le_bytes), Dtype::F32),
-        D::F16 => (convert(data, |b| f16::from_le_bytes(b).to_f32()), Dtype::F16),
-        D::BF16 => (convert(data, |b| bf16::from_le_bytes(b).to_f32()), Dtype::Bf16),
-        other => return Err(Error::file(path, format!("{name} is stored as {other:?}; F32, F16 and BF16 are read"))),
-    };
-    if let Some(at) = values.iter().position(|x| !x.is_finite()) {
-        let what = format!("{name} holds {} at index {at}: these weights cannot be used", values[at]);
-        return Err(Error::file(path, what));
+    match view.dtype() {
+        D::F32 => Ok(Dtype::F32),
+        D::F16 => Ok(Dtype::F16),
+        D::BF16 => Ok(Dtype::Bf16),
+        other => Err(Error::file(file.path(), format!("{name} is stored as {other:?}; F32, F16 and BF16 are read"))),
     }
-    Ok((values, dtype))
+}
+
+/// The scalars of `view` as they are stored, all finite. `name` is for messages.
+pub fn to_stored(view: &TensorView<'_>, file: &File, name: &str) -> Result<Stored> {
+    let data = view.data();
+    let (stored, wrong) = match dtype_of(view, file, name)? {
+        Dtype::F32 => {
+            let x = convert(data, f32::from_le_bytes);
+            let wrong = first(&x, |x| (!x.is_finite()).then_some(*x));
+            (Stored::F32(x), wrong)
+        }
+        Dtype::F16 => {
+            let x = convert(data, f16::from_le_bytes);
+            let wrong = first(&x, |x| (!x.is_finite()).then_some(x.to_f32()));
+            (Stored::F16(x), wrong)
+        }
+        Dtype::Bf16 => {
+            let x = convert(data, bf16::from_le_bytes);
+            let wrong = first(&x, |x| (!x.is_finite()).then_some(x.to_f32()));
+            (Stored::Bf16(x), wrong)
+        }
+    };
+    if let Some((at, value)) = wrong {
+        let what = format!("{name} holds {value} at index {at}: these weights cannot be used");
+        return Err(Error::file(file.path(), what));
+    }
+    file.forget(data);
+    Ok(stored)
+}
+
+/// The first scalar of which `f` has something to say, and where it is.
+fn first<T: Sync>(x: &[T], f: impl Fn(&T) -> Option<f32> + Sync + Send) -> Option<(usize, f32)> {
+    x.par_iter().enumerate().find_map_first(|(i, x)| f(x).map(|value| (i, value)))
 }
 
 /// Little-endian scalars of N bytes; the map gives no promise about alignment.
-fn convert<const N: usize>(data: &[u8], one: impl Fn([u8; N]) -> f32 + Sync + Send) -> Vec<f32> {
+fn convert<const N: usize, T: Copy + Default + Send + Sync>(
+    data: &[u8],
+    one: impl Fn([u8; N]) -> T + Sync + Send,
+) -> Vec<T> {
     const RUN: usize = 1 << 16;
     let (chunks, _) = data.as_chunks::<N>();
-    let mut values = vec![0.0; chunks.len()];
+    let mut values = vec![T::default(); chunks.len()];
     values.par_chunks_mut(RUN).zip(chunks.par_chunks(RUN)).for_each(|(values, chunks)| {
         for (value, &bytes) in values.iter_mut().zip(chunks) {
             *value = one(bytes);

@@ -1,7 +1,9 @@
 //! What a checkpoint's files hold beside the tensors that its model uses.
 
-use super::{CONFIG, Config, File, Layout, config_of, open_weights, tensors_of_model};
+use super::open::{open_weights, tensors_of_model};
+use super::{CONFIG, Config, File, config_of};
 use crate::error::{Error, Result};
+use crate::model::layout::Layout;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -26,6 +28,21 @@ pub fn refuse_unused(tuned: &Path, base: &Path) -> Result<Vec<PathBuf>> {
         }
     }
     Ok(files.iter().map(|file| file.path().to_owned()).collect())
+}
+
+/// Whether the tensors in the folder `tuned` lie in the order in which this program writes them, in one file. Another order changes no
+/// scalar, so that no hash knows of it, and an order of n tensors can tell ln n! nats of anything.
+pub fn is_in_order(tuned: &Path) -> Result<bool> {
+    let layout = Layout::new(&config_of(tuned)?.0.config);
+    let files = open_weights(tuned)?;
+    let [file] = &files[..] else { return Ok(false) };
+    let found = file.order()?;
+    let named = |(spec, (name, _)): (&crate::model::layout::ParamSpec, &(String, u64))| {
+        *name == spec.name || name.ends_with(&format!(".{}", spec.name))
+    };
+    Ok(found.len() == layout.len()
+        && layout.specs().iter().zip(&found).all(named)
+        && found.windows(2).all(|pair| pair[0].1 <= pair[1].1))
 }
 
 /// Everything in `files` that is no tensor of the model, by name: buffers with dtype and shape, and what the headers say.

@@ -2,7 +2,7 @@
 
 use super::{bits, flips, gaussian, up};
 use crate::error::{Error, Result};
-use crate::privacy::event::{Event, Fires, Step};
+use crate::privacy::event::{Event, Fires};
 use crate::privacy::statement::Sampler;
 
 /// What leaves on one batch.
@@ -19,6 +19,13 @@ pub enum Release {
     Sum {
         /// Standard deviation of the noise over the clipping bound.
         noise_multiplier: f64,
+    },
+    /// The signs of `bits` numbers, each a sum of contributions that are clipped together, with Gaussian noise: FERRET-k.
+    Signs {
+        /// Standard deviation of the noise on each number over the clipping bound.
+        noise_multiplier: f64,
+        /// Signs on this batch.
+        bits: u32,
     },
     /// `bits` signs, each with Gaussian noise of standard deviation `dither`.
     Scalars {
@@ -52,10 +59,17 @@ impl Charge {
     pub const NOTHING: Self = Self { nats: 0.0, exact: true };
 }
 
+/// See [`charge`].
+const LEAST_RATE: f64 = 1e-90;
+
+/// See [`charge`].
+const MOST_NOISE: f64 = 1e30;
+
 /// What a release costs on a batch that has the record with probability `s`.
 ///
 /// Poisson and uniform batches: the capacity or the divergence of (1-s) A + s B_x. A sum on a uniform batch: another record stands in
 /// the place, the shift is up to 2, as with half the noise. Signs are not added up: a record turns them by 2 on any batch.
+/// Signs of a noised sum are made from it, and are bits as well: the least of what either may tell.
 /// Shuffled epochs: s times the unsampled channel's, which bounds the other two as well. There the centre may be the batch without
 /// the record: 1/(2 z^2) for a sum, and for k signs of size 1 around 0, k / (2 dither^2).
 ///
@@ -65,6 +79,9 @@ pub fn charge(release: Release, s: f64, sampler: Sampler) -> Result<Charge> {
     if !(0.0..=1.0).contains(&s) {
         return refuse(format!("the sampling rate must lie between 0 and 1, found {s}"));
     }
+    // Charges rise with s and fall with the noise, and squares of what is smaller, or one over the square of what is larger, leave the
+    // floats: that is charged as if it were this.
+    let s = if s > 0.0 { s.max(LEAST_RATE) } else { s };
     let fresh = sampler != Sampler::Shuffle;
     let (nats, exact) = match release {
         Release::Bits { flip, .. } if !(0.0..=0.5).contains(&flip) => {
@@ -77,15 +94,23 @@ pub fn charge(release: Release, s: f64, sampler: Sampler) -> Result<Charge> {
             } else if flip == 0.0 {
                 (bits::clean(s, bits).min(given_order), true)
             } else {
-                (flips::flipped(s, flip, bits), bits <= flips::MOST_JOINT)
+                (flips::flipped(s, flip, bits), flips::is_capacity(flip, bits))
             }
         }
-        Release::Sum { noise_multiplier: z } if !(z > 0.0 && z.is_finite()) => {
+        Release::Sum { noise_multiplier: z } | Release::Signs { noise_multiplier: z, .. }
+            if !(z > 0.0 && z.is_finite()) =>
+        {
             return refuse(format!(
                 "the noise multiplier must be a positive number, found {z}: without noise a sum has no bound"
             ));
         }
+        Release::Signs { noise_multiplier, bits } => {
+            let sum = charge(Release::Sum { noise_multiplier }, s, sampler)?.nats;
+            let clean = charge(Release::Bits { flip: 0.0, bits }, s, sampler)?;
+            (sum.min(clean.nats), clean.exact && clean.nats == 0.0)
+        }
         Release::Sum { noise_multiplier: z } => {
+            let z = z.min(MOST_NOISE);
             let given_order = up(0.5 * s / (z * z));
             match sampler {
                 Sampler::Poisson => (gaussian::divergence(s, z).upper, false),
@@ -97,7 +122,7 @@ pub fn charge(release: Release, s: f64, sampler: Sampler) -> Result<Charge> {
             return refuse(format!("the dither must be a positive number, found {dither}"));
         }
         Release::Scalars { dither, bits } => {
-            let k = f64::from(bits);
+            let (dither, k) = (dither.min(MOST_NOISE), f64::from(bits));
             let given_order = up(s * k * (0.5 / (dither * dither)).min(bits::unsampled(0.0)));
             if bits == 0 {
                 (0.0, true)
@@ -119,6 +144,7 @@ pub fn charge_fires(release: Release, s: f64, sampler: Sampler, fires: &[Fires])
         let one = match release {
             Release::Bits { flip, .. } => Release::Bits { flip, bits: f.bits },
             Release::Scalars { dither, .. } => Release::Scalars { dither, bits: f.bits },
+            Release::Signs { noise_multiplier, .. } => Release::Signs { noise_multiplier, bits: f.bits },
             Release::Sum { .. } => release,
         };
         total = total.and(charge(one, s, sampler)?.times(f.steps));
@@ -129,13 +155,22 @@ pub fn charge_fires(release: Release, s: f64, sampler: Sampler, fires: &[Fires])
 /// What `event` costs in nats, if its batches were drawn by `sampler`. Gaussian steps are taken for sums: scalars of FERRET on batches
 /// of a fixed size cost less than this says, see [`charge_fires`].
 pub fn charge_event(event: &Event, sampler: Sampler) -> Result<Charge> {
-    event.steps()?.into_iter().try_fold(Charge::NOTHING, |total, (step, count)| {
-        let release = match step {
-            Step::Gaussian { noise_multiplier, .. } => Release::Sum { noise_multiplier },
-            Step::Response { flip, bits, .. } => Release::Bits { flip, bits },
-        };
-        Ok(total.and(charge(release, step.sampling_rate(), sampler)?.times(count)))
-    })
+    // Parameters outside their range, and more steps than can be counted.
+    event.steps()?;
+    match event {
+        &Event::SubsampledGaussian { noise_multiplier, sampling_rate, steps } => {
+            Ok(charge(Release::Sum { noise_multiplier }, sampling_rate, sampler)?.times(steps))
+        }
+        &Event::SubsampledSigns { noise_multiplier, bits, sampling_rate, steps } => {
+            Ok(charge(Release::Signs { noise_multiplier, bits }, sampling_rate, sampler)?.times(steps))
+        }
+        Event::SubsampledRandomisedResponse { flip, sampling_rate, fires } => {
+            charge_fires(Release::Bits { flip: *flip, bits: 1 }, *sampling_rate, sampler, fires)
+        }
+        Event::Composed(events) => {
+            events.iter().try_fold(Charge::NOTHING, |total, event| Ok(total.and(charge_event(event, sampler)?)))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -208,6 +243,75 @@ mod tests {
         // A shuffled pass with a bit on every batch tells a record that turns its bit for certain.
         let pass = charge_fires(clean, 0.01, Sampler::Shuffle, &[Fires { steps: 100, bits: 1 }]).unwrap().nats;
         approx::assert_relative_eq!(pass, std::f64::consts::LN_2, max_relative = 1e-9);
+    }
+
+    #[test]
+    fn signs_of_a_noised_sum_cost_the_least_of_sum_and_bits() {
+        let z = 1.0;
+        let at = |release, s, sampler| charge(release, s, sampler).unwrap().nats;
+        for sampler in ALL {
+            for s in [1e-4, 0.005, 0.3, 1.0] {
+                let sum = at(Release::Sum { noise_multiplier: z }, s, sampler);
+                for bits in [1, 2, 16, 1024, u32::MAX] {
+                    let signs = at(Release::Signs { noise_multiplier: z, bits }, s, sampler);
+                    let clean = at(Release::Bits { flip: 0.0, bits }, s, sampler);
+                    assert_eq!(signs, sum.min(clean), "{sampler:?} {s} {bits}");
+                }
+                // Next to no noise: signs are bits.
+                let clean = at(Release::Bits { flip: 0.0, bits: 3 }, s, sampler);
+                assert_eq!(at(Release::Signs { noise_multiplier: 1e-9, bits: 3 }, s, sampler), clean);
+            }
+            assert_eq!(at(Release::Signs { noise_multiplier: z, bits: 0 }, 0.1, sampler), 0.0);
+        }
+        // A run of signs is charged as DPSGD's sums are, whatever their number.
+        let event = Event::SubsampledSigns { noise_multiplier: z, bits: 1024, sampling_rate: 0.005, steps: 1000 };
+        let found = charge_event(&event, Sampler::Poisson).unwrap().nats;
+        assert!((found / 0.0212 - 1.0).abs() < 2e-3, "{found}");
+    }
+
+    /// Two signs by brute force: records shift two noisy numbers anywhere on the unit circle, and the prior is the worst.
+    #[test]
+    fn no_world_of_two_noisy_signs_is_above_the_charge() {
+        let plus = |x: f64, z: f64| crate::privacy::normal::above(-x / z);
+        for (s, z) in [(0.3, 0.5), (0.05, 1.0), (1.0, 2.0), (0.5, 0.1)] {
+            let charged = charge(Release::Signs { noise_multiplier: z, bits: 2 }, s, Sampler::Poisson).unwrap().nats;
+            for centre in [(0.0, 0.0), (0.3, -0.5), (-0.4, -0.4), (1.0, 0.0)] {
+                let law = |x: f64, y: f64| {
+                    let (a, b) = (plus(centre.0 + x, z), plus(centre.1 + y, z));
+                    [a * b, a * (1.0 - b), (1.0 - a) * b, (1.0 - a) * (1.0 - b)]
+                };
+                let away = law(0.0, 0.0);
+                let channel: Vec<Vec<f64>> = (0..16)
+                    .map(|i| {
+                        let angle = f64::from(i) * std::f64::consts::TAU / 16.0;
+                        let drawn = law(angle.cos(), angle.sin());
+                        (0..4).map(|y| (1.0 - s) * away[y] + s * drawn[y]).collect()
+                    })
+                    .collect();
+                let (told, _) = bits::tests::capacity(&channel);
+                assert!(told <= charged, "{s} {z} {centre:?}: {told} above {charged}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_that_is_released_is_charged_nothing() {
+        for sampler in ALL {
+            for s in [5e-324, 1e-310, 1e-200, 1e-12] {
+                for release in [
+                    Release::Bits { flip: 0.0, bits: 1 },
+                    Release::Bits { flip: 0.3, bits: 1 },
+                    Release::Bits { flip: 0.3, bits: 4 },
+                    Release::Sum { noise_multiplier: 1e300 },
+                    Release::Sum { noise_multiplier: 2.0 },
+                    Release::Scalars { dither: 1e300, bits: 3 },
+                    Release::Signs { noise_multiplier: 1e200, bits: 9 },
+                ] {
+                    let nats = charge(release, s, sampler).unwrap().nats;
+                    assert!(nats > 0.0 && nats.is_finite(), "{release:?} at {s:e}, {sampler:?}: {nats}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -34,11 +34,11 @@ pub fn unsampled(flip: f64) -> f64 {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::privacy) mod tests {
     use super::*;
 
     /// Capacity of any channel by Blahut and Arimoto: (lower, upper).
-    pub(in super::super) fn capacity(channel: &[Vec<f64>]) -> (f64, f64) {
+    pub(in crate::privacy) fn capacity(channel: &[Vec<f64>]) -> (f64, f64) {
         let mut prior = vec![1.0 / channel.len() as f64; channel.len()];
         for round in 0.. {
             let law: Vec<f64> =

@@ -21,6 +21,13 @@ pub enum Accounting {
     Exact,
 }
 
+impl Accounting {
+    /// Whether it is the paper's.
+    pub fn is_paper(&self) -> bool {
+        *self == Self::Paper
+    }
+}
+
 /// What a plan starts from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Request {
@@ -61,7 +68,7 @@ pub struct Plan {
     /// sqrt(epsilon / B): mean membership advantage, in expectation over coin-flip membership.
     pub advantage_bound: f64,
     /// Nats planned to be spent, on average over Bernoulli masks: epsilon, or the ceiling if that is lower.
-    pub epsilon_spent: f64,
+    pub nats_spent: f64,
     /// What the plan spends on average by the paper's accounting.
     pub nats_paper: f64,
     /// What the plan spends on average by the exact accounting, bits of a step on one batch.
@@ -120,12 +127,12 @@ impl Plan {
             }
             Accounting::Exact => {
                 let ceiling = exact(1.0);
-                let p = if epsilon >= ceiling { 1.0 } else { largest(epsilon, exact) };
+                let p = if epsilon >= ceiling { 1.0 } else { largest(epsilon, |p| Ok(exact(p)))? };
                 (ceiling, p, clean(sampling_rate, 1))
             }
         };
         let fire_probability = complement_of_power(p, groups);
-        let epsilon_spent = epsilon.min(ceiling);
+        let nats_spent = epsilon.min(ceiling);
         let nats_paper = slots * p * sampling_rate * LN_2;
         Ok(Self {
             groups,
@@ -139,7 +146,7 @@ impl Plan {
             delta_zero: delta_zero(sampling_rate, fire_probability, steps),
             // K bits of at most ln 2 each, spread over N records, by whatever accounting they were planned.
             advantage_bound: (slots * p * LN_2 / records as f64).sqrt(),
-            epsilon_spent,
+            nats_spent,
             nats_paper,
             nats_exact: exact(p),
             slots: ((epsilon / one) as u64).min(groups.saturating_mul(steps)),
@@ -166,30 +173,33 @@ pub fn delta_zero_realised(sampling_rate: f64, fired: u64) -> f64 {
 /// E c_K(s), c_k the joint charge of k clean bits and K ~ Binomial(`groups`, p): what a step costs on average.
 fn mean_charge(s: f64, groups: u64, p: f64) -> f64 {
     let charge = |k: u64| clean(s, k.min(u32::MAX.into()) as u32);
-    if p >= 1.0 {
-        return charge(groups);
-    }
-    let n = groups as f64;
-    let ln_all = libm::lgamma(n + 1.0);
-    let (mean, spread) = (n * p, (n * p * (1.0 - p)).sqrt());
-    let (from, to) = ((mean - 12.0 * spread - 12.0).max(0.0) as u64, (mean + 12.0 * spread + 30.0).min(n) as u64);
-    (from..=to)
+    if p >= 1.0 { charge(groups) } else { mean_of_binomial(groups, p, charge).0 }
+}
+
+/// E f(K) of K ~ Binomial(n, p), p < 1, over all K that matter, and the largest of those.
+pub(super) fn mean_of_binomial(n: u64, p: f64, f: impl Fn(u64) -> f64) -> (f64, u64) {
+    let count = n as f64;
+    let ln_all = libm::lgamma(count + 1.0);
+    let (mean, spread) = (count * p, (count * p * (1.0 - p)).sqrt());
+    let (from, to) = ((mean - 12.0 * spread - 12.0).max(0.0) as u64, (mean + 12.0 * spread + 30.0).min(count) as u64);
+    let total = (from..=to)
         .map(|k| {
             let x = k as f64;
-            let ln_choose = ln_all - libm::lgamma(x + 1.0) - libm::lgamma(n - x + 1.0);
-            (ln_choose + x * p.ln() + (n - x) * (-p).ln_1p()).exp() * charge(k)
+            let ln_choose = ln_all - libm::lgamma(x + 1.0) - libm::lgamma(count - x + 1.0);
+            (ln_choose + x * p.ln() + (count - x) * (-p).ln_1p()).exp() * f(k)
         })
-        .sum()
+        .sum();
+    (total, to)
 }
 
 /// The largest p in (0, 1) with `spends`(p) <= `budget`, `spends` rising.
-fn largest(budget: f64, spends: impl Fn(f64) -> f64) -> f64 {
+pub(super) fn largest(budget: f64, mut spends: impl FnMut(f64) -> Result<f64>) -> Result<f64> {
     let (mut low, mut high) = (-700.0_f64, 0.0_f64);
     for _ in 0..60 {
         let middle = 0.5 * (low + high);
-        if spends(middle.exp()) <= budget { low = middle } else { high = middle }
+        if spends(middle.exp())? <= budget { low = middle } else { high = middle }
     }
-    low.exp()
+    Ok(low.exp())
 }
 
 /// 1 - (1 - x)^n without cancellation.
@@ -215,7 +225,7 @@ mod tests {
             assert_eq!(p.expected_bits.round(), bits);
             assert!((p.delta_zero - delta).abs() < 0.005, "{}", p.delta_zero);
             assert!((p.advantage_bound - advantage).abs() < 0.005);
-            assert_eq!(p.epsilon_spent, epsilon);
+            assert_eq!(p.nats_spent, epsilon);
         }
         for (groups, ceiling, p) in [(200, 693.0, 7.2e-4), (100, 347.0, 1.4e-3), (50, 173.0, 2.9e-3), (2, 6.93, 0.072)]
         {
@@ -255,7 +265,7 @@ mod tests {
     fn a_budget_above_the_ceiling_is_clamped_and_said() {
         let p = Plan::new(Request { epsilon: 2.0, groups: 2, records: 10_000, batch: 50, epochs: 1 }).unwrap();
         assert!(p.clamped() && p.p == 1.0 && p.fire_probability == 1.0);
-        approx::assert_relative_eq!(p.epsilon_spent, 2.0 * LN_2, max_relative = 1e-12);
+        approx::assert_relative_eq!(p.nats_spent, 2.0 * LN_2, max_relative = 1e-12);
         approx::assert_relative_eq!(charge(p.sampling_rate, 400), p.ceiling, max_relative = 1e-12);
         assert!(!plan(0.5, 200).clamped());
     }

@@ -13,24 +13,36 @@ const GAP: f64 = 1e-5;
 ///
 /// Never above the clean bits' (flips are made from the bits alone), nor s times that of the unsampled channel.
 pub fn flipped(s: f64, flip: f64, k: u32) -> f64 {
+    if !(2..=MOST_JOINT).contains(&k) || s <= 0.0 || flip >= 0.5 || beyond_floats(flip, k) {
+        return quick(s, flip, k);
+    }
+    quick(s, flip, k).min(Joint::new(s, flip, k).certified())
+}
+
+/// The best bound that needs no search: one bit's capacity, and for more the least of what clean bits tell, of what each tells given the
+/// sample, and of the divergence from the law without the record.
+pub(super) fn quick(s: f64, flip: f64, k: u32) -> f64 {
     if k == 0 || s <= 0.0 || flip >= 0.5 {
         return 0.0;
     }
-    let simple = bits::clean(s, k).min(s * f64::from(k) * bits::unsampled(flip));
+    let simple = bits::clean(s, k).min(up(s * f64::from(k) * bits::unsampled(flip)));
+    match k {
+        1 => simple.min(one(s, flip)),
+        _ if beyond_floats(flip, k) => simple,
+        _ => simple.min(from_without(s, flip, k)),
+    }
+}
+
+/// Whether [`flipped`] is the capacity, and not only a bound on it.
+pub(super) fn is_capacity(flip: f64, k: u32) -> bool {
+    k <= 1 || flip >= 0.5 || (k <= MOST_JOINT && !beyond_floats(flip, k))
+}
+
+/// Whether the likelihood ratios of k bits leave f64; then the clean bits' charge is as good.
+fn beyond_floats(flip: f64, k: u32) -> bool {
     let ln_odds = (-flip).ln_1p() - flip.ln();
-    if k == 1 {
-        return simple.min(one(s, flip));
-    }
-    // Beyond this the likelihood ratios leave f64, and the clean bits' charge is as good.
-    if f64::from(k) * ln_odds > 300.0 {
-        return simple;
-    }
-    let all_or_none = from_without(s, flip, k);
-    if k > MOST_JOINT {
-        simple.min(all_or_none)
-    } else {
-        simple.min(all_or_none).min(Joint::new(s, flip, k).certified())
-    }
+    let largest = f64::from(k) * ln_odds;
+    largest > 300.0 || largest.is_nan()
 }
 
 /// P(+) is f, or f + d with d = s (1-2f): the two divergences from r = f + w d, at the w where they are equal. Any w is a certificate.

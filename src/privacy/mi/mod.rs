@@ -28,6 +28,7 @@
 //!   dimensions attain.
 //! - [`batch`]: any of these under any sampler, and lists of them.
 //! - [`budget`]: the plan of a FERRET run, by this or by the paper's s K ln 2.
+//! - [`spend`]: how far a budget goes in a run, whatever is done to its bits.
 //! - [`planner`]: the best batch, bits a batch and flip rate for a budget.
 //!
 //! Shuffled epochs: condition on the order, which is independent of x and can only help the observer. Then a step whose batch has the record
@@ -43,9 +44,11 @@ pub mod budget;
 pub mod flips;
 pub mod gaussian;
 pub mod planner;
+pub mod spend;
 
 pub use batch::{Charge, Release, charge_event};
 pub use budget::{Accounting, Plan, Request, charge, delta_zero, delta_zero_realised, run_steps, steps};
+pub use spend::Spender;
 
 /// What a printed number of nats is about.
 pub const GIVEN: &str = "given all other records; copies of a record add up";

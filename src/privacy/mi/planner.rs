@@ -14,6 +14,7 @@ use super::{batch::Release, batch::charge, steps};
 use crate::error::{Error, Result};
 use crate::privacy::accountant::Accountant;
 use crate::privacy::event::{Event, Fires};
+use crate::privacy::pld::Pld;
 use crate::privacy::rdp::Rdp;
 use crate::privacy::statement::Sampler;
 
@@ -61,13 +62,35 @@ pub struct Choice {
     pub sampler: Sampler,
     /// Nats spent on any one record, given all others.
     pub nats: f64,
-    /// The epsilon that RDP proves at the delta asked for.
+    /// The epsilon that is proven at the delta asked for: exact for single bits, by RDP for more on a batch.
     pub epsilon: Option<f64>,
     /// Clean-bit equivalents.
     pub equivalents: f64,
     /// What limits.
     pub limit: Limit,
 }
+
+/// What a dense method within the same budget would do at one batch size.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+pub struct Dense {
+    /// Batch size B.
+    pub batch: u64,
+    /// Batches.
+    pub steps: u64,
+    /// The noise that nats, and (epsilon, delta) by RDP, ask for: the larger.
+    pub noise_multiplier: f64,
+    /// Nats spent on any one record, given all others.
+    pub nats: f64,
+    /// Signs a step at which FERRET-k with this noise makes four fifths of its greatest progress.
+    pub signs: u64,
+    /// What those signs are worth in clean-bit equivalents.
+    pub ferret_k: f64,
+    /// What whole updates are worth, at most: pi/2 of FERRET-k's limit.
+    pub dpsgd: f64,
+}
+
+/// Batch sizes at which dense methods are looked at.
+const DENSE: [u64; 5] = [10, 50, 200, 1000, 5000];
 
 /// Batch sizes looked at.
 const BATCHES: [u64; 16] = [1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000];
@@ -127,6 +150,51 @@ impl Ask {
         Ok(found)
     }
 
+    /// DPSGD and FERRET-k within the same budget, Poisson batches.
+    ///
+    /// k signs a step after noise z are worth k / (1 + x/B + z^2 (1+x) k / B^2) clean bits: half of the limit B^2 / (z^2 (1+x)) at
+    /// k = B^2 (1 + x/B) / (z^2 (1+x)), four fifths of it at four times as many.
+    pub fn dense(&self) -> Result<Vec<Dense>> {
+        self.check()?;
+        DENSE.into_iter().filter(|b| *b <= self.records).map(|b| self.dense_at(b)).collect()
+    }
+
+    fn dense_at(&self, batch: u64) -> Result<Dense> {
+        let steps = steps(self.records, batch, self.epochs)?;
+        let rate = batch as f64 / self.records as f64;
+        let spent = |z: f64| Ok::<_, Error>(charge(Release::Sum { noise_multiplier: z }, rate, Sampler::Poisson)?.nats);
+        let enough = |z: f64| -> Result<bool> {
+            if self.nats.is_some_and(|nats| spent(z).is_ok_and(|one| one * steps as f64 > nats)) {
+                return Ok(false);
+            }
+            let Some((eps, delta)) = self.eps_delta else { return Ok(true) };
+            let event = Event::SubsampledGaussian { noise_multiplier: z, sampling_rate: rate, steps };
+            match Rdp::default().epsilon(&event, delta) {
+                Ok(b) => Ok(b.upper <= eps),
+                Err(Error::Privacy(_)) => Ok(false),
+                Err(e) => Err(e),
+            }
+        };
+        let (mut low, mut high) = ((0.05_f64).ln(), (1e7_f64).ln());
+        while high - low > 1e-3 {
+            let middle = 0.5 * (low + high);
+            if enough(middle.exp())? { high = middle } else { low = middle }
+        }
+        // Four digits, upwards.
+        let (z, b, x, t) = ((high.exp() * 1e4).ceil() / 1e4, batch as f64, self.noise, steps as f64);
+        let limit = b * b / (z * z * (1.0 + x));
+        let signs = (4.0 * limit * (1.0 + x / b)).ceil().max(1.0);
+        Ok(Dense {
+            batch,
+            steps,
+            noise_multiplier: z,
+            nats: spent(z)? * t * (1.0 + 1e-12),
+            signs: signs as u64,
+            ferret_k: t * signs / (1.0 + x / b + signs / limit),
+            dpsgd: t * std::f64::consts::FRAC_PI_2 * limit,
+        })
+    }
+
     fn at_batch(&self, batch: u64) -> Result<Option<Choice>> {
         let mut best: Option<Choice> = None;
         for bits in BITS {
@@ -149,7 +217,12 @@ impl Ask {
             let Some((_, delta)) = self.eps_delta else { return Ok(0.0) };
             let fires = vec![Fires { steps, bits }];
             let event = Event::SubsampledRandomisedResponse { flip, sampling_rate, fires };
-            match Rdp::default().epsilon(&event, delta) {
+            // Single bits are summed exactly in no time; bits that share a batch by PLD would take long.
+            let found = match bits {
+                1 => Pld::default().epsilon(&event, delta),
+                _ => Rdp::default().epsilon(&event, delta),
+            };
+            match found {
                 Ok(b) => Ok(b.upper),
                 Err(Error::Privacy(_)) => Ok(f64::INFINITY),
                 Err(e) => Err(e),
@@ -179,7 +252,7 @@ impl Ask {
                 most_batches,
                 sampling_rate,
                 sampler,
-                nats: cost(flip)? * batches as f64,
+                nats: cost(flip)? * batches as f64 * (1.0 + 1e-12),
                 epsilon: self.eps_delta.map(|_| epsilon(flip, batches)).transpose()?,
                 equivalents: worth(flip, batches),
                 limit,
@@ -202,7 +275,10 @@ impl Ask {
             let middle = 0.5 * (low + high);
             if affords(flip_at(middle))? { high = middle } else { low = middle }
         }
-        let mut best = choice(flip_at(high), most_batches)?;
+        // Six digits are what a command line shows; upwards, so that the budget is kept.
+        let flip = flip_at(high);
+        let unit = 10_f64.powi(5 - flip.log10().floor() as i32);
+        let mut best = choice(((flip * unit).ceil() / unit).min(0.5), most_batches)?;
         // Or fewer, clean bits.
         if let (None, Some(nats), 1) = (self.eps_delta, self.nats, bits) {
             let batches = (nats / cost(0.0)?).min(most) as u64;
@@ -256,6 +332,44 @@ mod tests {
         assert_eq!(empty.sampler, Sampler::Poisson);
         let full = empty.batches as f64 * (1.0 - 2.0 * empty.flip).powi(2) / 4.0;
         assert!((empty.equivalents / full - (1.0 - (-1.0_f64).exp())).abs() < 1e-3, "37 % of the batches are empty");
+    }
+
+    #[test]
+    fn dense_methods_keep_the_same_budget() {
+        let both = Ask { eps_delta: Some((1.0, 1e-5)), ..ASK };
+        for ask in [ASK, both, Ask { nats: None, ..both }] {
+            for d in ask.dense().unwrap() {
+                assert!(ask.nats.is_none_or(|nats| d.nats <= nats), "{d:?}");
+                let event = Event::SubsampledGaussian {
+                    noise_multiplier: d.noise_multiplier,
+                    sampling_rate: d.batch as f64 / 1e4,
+                    steps: d.steps,
+                };
+                let eps = Rdp::default().epsilon(&event, 1e-5).map_or(f64::INFINITY, |b| b.upper);
+                assert!(ask.eps_delta.is_none() || eps <= 1.0, "{d:?}: {eps}");
+                // Not wasteful: a hundredth less noise breaks one of the two.
+                let less = charge(
+                    Release::Sum { noise_multiplier: 0.99 * d.noise_multiplier },
+                    d.batch as f64 / 1e4,
+                    Sampler::Poisson,
+                );
+                assert!(eps > 0.95 || ask.nats.is_some_and(|nats| less.unwrap().nats * d.steps as f64 > nats), "{d:?}");
+                let share = d.ferret_k / (d.dpsgd / std::f64::consts::FRAC_PI_2);
+                assert!((share - 0.8).abs() < 0.05 || d.signs == 1, "{d:?}: {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn flips_are_written_in_six_digits_that_keep_the_budget() {
+        for nats in [0.01, 0.3, 1.0, 50.0] {
+            for batch in [1, 5, 50] {
+                let c = Ask { nats: Some(nats), ..ASK }.at(batch, 1).unwrap().unwrap();
+                let read: f64 = c.flip.to_string().parse().unwrap();
+                assert_eq!(read, c.flip);
+                assert!(c.nats <= nats && c.flip.to_string().trim_start_matches(['0', '.']).len() <= 7, "{c:?}");
+            }
+        }
     }
 
     #[test]

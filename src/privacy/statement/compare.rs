@@ -49,18 +49,22 @@ impl Statement {
         fact("steps", json(self.steps), json(expected.steps));
         fact("event", json(&self.event), json(&expected.event));
         fact("nats_planned", json(self.nats_planned), json(expected.nats_planned));
+        fact("accounting", json(self.accounting), json(expected.accounting));
         fact("insecure_seed", json(self.insecure_seed), json(expected.insecure_seed));
         fact("private_logs", json(self.private_logs), json(expected.private_logs));
         fact("users", json(self.users), json(expected.users));
         fact("windows", json(self.windows), json(expected.windows));
-        match (self.nats_charged, expected.nats_charged) {
-            (Some(stated), Some(spent)) if below(stated, spent, ROUNDING) => {
-                found.push(less("nats_charged", stated, spent))
+        for (name, stated, spent) in [
+            ("nats_charged", self.nats_charged, expected.nats_charged),
+            ("nats_paper", self.nats_paper, expected.nats_paper),
+        ] {
+            match (stated, spent) {
+                (Some(stated), Some(spent)) if below(stated, spent, ROUNDING) => found.push(less(name, stated, spent)),
+                (stated, spent) if stated.is_some() != spent.is_some() => {
+                    found.push(format!("{name} is {}, the run's files make it {}", json(stated), json(spent)));
+                }
+                _ => {}
             }
-            (stated, spent) if stated.is_some() != spent.is_some() => {
-                found.push(format!("nats_charged is {stated:?}, the run's files make it {spent:?}"));
-            }
-            _ => {}
         }
         self.compare_claims(expected, &mut found);
         let not_met: Vec<&String> = self.not_met.iter().filter(|note| !later.contains(&note.as_str())).collect();
@@ -90,8 +94,7 @@ impl Statement {
             let (head, _) = text.split_once(": ")?;
             ["PLD, spent", "PLD, planned", "RDP, spent", "RDP, planned"].contains(&head).then(|| head.to_owned())
         };
-        stated == expected
-            || (self.version < super::VERSION && reason(stated).is_some() && reason(stated) == reason(expected))
+        stated == expected || (self.version == 1 && reason(stated).is_some() && reason(stated) == reason(expected))
     }
 
     fn compare_claims(&self, expected: &Statement, found: &mut Vec<String>) {
@@ -106,7 +109,7 @@ impl Statement {
                 ));
                 return;
             };
-            let early = self.version < super::VERSION && due.accountant == "PLD";
+            let early = self.version == 1 && due.accountant == "PLD";
             let share = if early { REFINEMENT } else { ROUNDING };
             for (what, stated, spent) in figures(&stated.guarantee, &due.guarantee) {
                 if below(stated, spent, share) {

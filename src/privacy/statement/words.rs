@@ -2,6 +2,7 @@
 
 use super::super::guarantee::{Guarantee, number};
 use super::{Circumstances, Claim, Released, Sampler, Statement};
+use crate::privacy::mi::Accounting;
 
 impl Statement {
     /// Derive the assumptions and those not met under `circumstances`, and drop what they leave untrue.
@@ -20,7 +21,7 @@ impl Statement {
         }
         if private {
             let nats = match self.released {
-                Released::NoisedSums { .. } | Released::Gradients { .. } => "",
+                Released::NoisedSums { .. } if self.version < 3 => "",
                 _ => "the mutual-information bound holds, ",
             };
             let how = match self.sampler {
@@ -99,6 +100,10 @@ impl Statement {
                  coarser than it, so that the bits of a scalar tell no more than its place on the grid. How long a step takes is not \
                  hidden from an observer of the machine.",
             ),
+            Released::NoisedSketches { .. } => Some(
+                "Noise is drawn in double precision from a cryptographic generator, and what is released is a sign or rounded to a public grid \
+                 far coarser than it. How long a step takes is not hidden from an observer of the machine.",
+            ),
             Released::NoisedSums { .. } => Some(
                 "Noise is drawn in floating point from a cryptographic generator. The finite set of values a floating-point Gaussian \
                  can take is not defended against an observer of the exact bits of single updates, nor is the time a step takes.",
@@ -119,7 +124,7 @@ impl Statement {
             line("**This model is not private.** Nothing is promised about the records it was trained on.\n".into());
         }
         line(format!("- Method: `{}`, {} steps", self.method, self.steps));
-        line(format!("- Released: {}", self.released.describe()));
+        line(format!("- Released: {}", self.released.describe(self.version)));
         line(format!("- Sampling: {}", self.sampler.describe(self.sampling_rate, self.records, self.is_private())));
         if let Some(hash) = &self.tuned_sha256 {
             line(format!("- Model: the tensors with SHA-256 `{hash}`, and the run that made them, no other"));
@@ -141,10 +146,21 @@ impl Statement {
         // A charge rests on a sample that is secret: where it is not, or gradients left, the numbers are no promise.
         let private = self.is_private();
         if let Some(planned) = self.nats_planned.filter(|_| private) {
-            line(format!("- planned budget: {}", nats(planned)));
+            let by = match self.accounting {
+                Some(Accounting::Paper) => ", counted as the paper does, s ln 2 a bit",
+                Some(Accounting::Exact) => ", counted by what the bits of a batch can tell",
+                None => "",
+            };
+            line(format!("- planned budget: {}{by}", nats(planned)));
         }
-        if let Some(charged) = self.nats_charged.filter(|_| private) {
+        if let Some(charged) = self.nats_charged.filter(|_| private && self.version < 3) {
             line(format!("- charged for the bits released: {}", nats(charged)));
+        }
+        if let Some(paper) = self.nats_paper.filter(|_| private) {
+            line(format!(
+                "- the paper's count of the same bits: {} nats, s ln 2 each, an upper bound on what was spent",
+                number(paper)
+            ));
         }
         if self.nats_charged.is_some() && private {
             line("\nNats of mutual information and (eps, delta) are different units; neither follows from the other's number.".into());
@@ -169,14 +185,16 @@ impl Statement {
 }
 
 impl Released {
-    fn describe(&self) -> String {
+    fn describe(&self, version: u32) -> String {
+        // Rounded up, as bounds are, a flip or a noise would protect more than it did.
+        let protects = |x: f64| if version < 3 { number(x) } else { x.to_string() };
         match self {
             Self::Bits { count, batches } => format!("{count} bits from {batches} batches"),
             Self::FlippedBits { count, batches, flip } => {
-                format!("{count} bits from {batches} batches, each flipped with probability {}", number(*flip))
+                format!("{count} bits from {batches} batches, each flipped with probability {}", protects(*flip))
             }
             Self::DitheredScalars { count, batches, dither } => {
-                format!("{count} scalars from {batches} batches, a sign plus Gaussian noise of {} C", number(*dither))
+                format!("{count} scalars from {batches} batches, a sign plus Gaussian noise of {} C", protects(*dither))
             }
             Self::NoisedSums { count, noise_multiplier, clip, bits_per_update } => {
                 let compressed =
@@ -184,8 +202,17 @@ impl Released {
                 format!(
                     "{count} sums of gradients clipped to {}, with Gaussian noise of {} times that{compressed}",
                     number(*clip),
-                    number(*noise_multiplier)
+                    protects(*noise_multiplier)
                 )
+            }
+            Self::NoisedSketches { count, numbers, signs, noise_multiplier, clip } => {
+                let what = if *signs { "the signs of" } else { "" };
+                format!(
+                    "{count} times {what} {numbers} numbers, sums over records clipped to {} together, with Gaussian noise of {} times that",
+                    number(*clip),
+                    protects(*noise_multiplier)
+                )
+                .replace("  ", " ")
             }
             Self::Gradients { count, bits_per_update: None } => format!("{count} gradients as they are"),
             Self::Gradients { count, bits_per_update: Some(bits) } => {

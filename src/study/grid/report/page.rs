@@ -25,6 +25,12 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
     }
     sections.push(section("tables", "Tables", report.sheets.iter().flat_map(|s| s.parts()).collect()));
     sections.push(section("pictures", "Pictures", vec![Part::Plots(pictures(grid, &groups))]));
+    if let Some(records) = results.iter().find_map(|r| Some(r.outcome.as_ref().ok()?.candidates.0)).filter(|n| *n > 0) {
+        let said = "One released bit, a batch of its own: the most it can tell about any one record, given all others, by how often it is \
+                    flipped. Several bits on one batch are charged together, and cost more.";
+        let parts = vec![Part::Prose(said.into()), Part::Plots(vec![figures::nats_a_bit(records)])];
+        sections.push(section("cost", "What a bit costs", parts));
+    }
     if grid.kind == Kind::Paper {
         sections.push(toy::section(&toy::sweep(toy::SEEDS)));
     }

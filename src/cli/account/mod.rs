@@ -1,14 +1,17 @@
 //! `ferret account`: what a mechanism costs, or what it needs, by every accountant.
 
+mod answer;
+
 use super::common::working;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::privacy::calibrate::{self, Settings};
-use crate::privacy::guarantee::{number, up};
+use crate::privacy::guarantee::{Neighbours, number};
 use crate::privacy::mi::{self, batch};
 use crate::privacy::statement::Sampler;
-use crate::privacy::{Accountant, Bounds, Event, Fires, Pld, Rdp, eq12};
-use serde_json::{Value, json};
+use crate::privacy::{Accountant, Event, Fires, Pld, Rdp};
+use answer::{Answer, equation_12, finite};
+use serde_json::json;
 use std::path::PathBuf;
 
 /// The lattice interval at which PLD figures are usually published.
@@ -25,6 +28,9 @@ enum Mechanism {
     /// Sums of sensitivity 1 with Gaussian noise: DPSGD
     #[value(alias = "dpsgd")]
     Gaussian,
+    /// The signs of --bits such sums, clipped together: FERRET-k. (epsilon, delta) is that of the sums, for any number of signs
+    #[value(alias = "ferret-k")]
+    Signs,
     /// Bits, each flipped with a known probability: FERRET with --release rr
     Rr,
     /// Signs times C with Gaussian noise: FERRET with --release gaussian
@@ -33,7 +39,7 @@ enum Mechanism {
 
 /// Epsilon of a mechanism at delta, its nats, or the noise that epsilon needs.
 ///
-/// Batches are Poisson and secret; neighbours differ by one record added or removed. RDP gives an upper bound; PLD encloses epsilon
+/// Batches are Poisson and secret; neighbours differ by one record that is replaced by an empty one. RDP gives an upper bound; PLD encloses epsilon
 /// between proven bounds. For the Gaussian mechanism `pld` is on the lattice of 1e-3 that published figures use, and
 /// `pld_refined` is as tight as a second's work makes it; both are true. Without --sigma, --flip or --dither, give --epsilon and the
 /// setting it needs is searched for. --nats charges what the releases can tell about a record given all others, in nats of mutual
@@ -45,6 +51,7 @@ enum Mechanism {
   ferret account --mechanism rr --flip 0.055 --sampling-rate 0.005 --fires 123x1,9x2,1x3 --delta 1e-5
   ferret account --mechanism bit --sampling-rate 0.005 --fires 543 --nats
   ferret account --mechanism dpsgd --sampling-rate 0.005 --steps 1000 --sigma 1.0 --nats
+  ferret account --mechanism signs --bits 1024 --sampling-rate 0.005 --steps 1000 --sigma 1.0 --nats --delta 1e-5
   ferret account --add first/privacy.json second/privacy.json
   ferret account --paper-eq12")]
 pub struct Args {
@@ -54,10 +61,10 @@ pub struct Args {
     /// Probability that a record is in a batch
     #[arg(long, value_name = "Q", required_unless_present_any = ["paper_eq12", "add"])]
     sampling_rate: Option<f64>,
-    /// Number of noised sums (gaussian)
+    /// Number of noised sums (gaussian, signs)
     #[arg(long, value_name = "T")]
     steps: Option<u64>,
-    /// Noise multiplier: standard deviation over sensitivity (gaussian)
+    /// Noise multiplier: standard deviation over sensitivity (gaussian, signs)
     #[arg(long, value_name = "S", conflicts_with = "epsilon")]
     sigma: Option<f64>,
     /// Probability of a flip (rr)
@@ -69,6 +76,9 @@ pub struct Args {
     /// Number of fires, or steps x bits on one batch: 123x1,9x2,1x3 (bit, rr, dither)
     #[arg(long, value_name = "K")]
     fires: Option<String>,
+    /// Signs of each noised sum (signs)
+    #[arg(long, value_name = "K")]
+    bits: Option<u32>,
     /// The epsilon to find the noise for
     #[arg(long, value_name = "E")]
     epsilon: Option<f64>,
@@ -82,10 +92,10 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "poisson", requires = "nats")]
     sampler: Sampler,
     /// Compose the statements of several runs on the same records: nats and (eps, delta), at --delta if it is given
-    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["mechanism", "sampling_rate", "steps", "sigma", "flip", "dither", "fires", "epsilon", "paper_eq12", "nats"])]
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["mechanism", "sampling_rate", "steps", "sigma", "flip", "dither", "fires", "bits", "epsilon", "paper_eq12", "nats"])]
     add: Vec<PathBuf>,
     /// For study: the paper's Eq. (12), which is not a bound, against the true divergence
-    #[arg(long, conflicts_with_all = ["mechanism", "sampling_rate", "steps", "sigma", "flip", "dither", "fires", "epsilon", "delta"])]
+    #[arg(long, conflicts_with_all = ["mechanism", "sampling_rate", "steps", "sigma", "flip", "dither", "fires", "bits", "epsilon", "delta"])]
     paper_eq12: bool,
     /// Firing probability for --paper-eq12
     #[arg(long, value_name = "P", default_value_t = 7.2e-4, requires = "paper_eq12")]
@@ -122,9 +132,9 @@ pub fn run(args: Args) -> Result<()> {
     }
     let what = match args.epsilon {
         None => "epsilon",
-        Some(_) => ask.setting_name(),
+        Some(_) => ask.setting_name().0,
     };
-    let title = format!("{what} at delta = {:e}, one record added or removed, Poisson sampling\n", ask.delta()?);
+    let title = format!("{what} at delta = {:e}, {}, Poisson sampling\n", ask.delta()?, Neighbours::ReplaceByEmpty);
     fsio::print(&(title + &answer.text()))
 }
 
@@ -134,15 +144,9 @@ struct Ask {
     rate: f64,
     delta: Option<f64>,
     steps: u64,
+    bits: u32,
     fires: Vec<Fires>,
     setting: Option<f64>,
-}
-
-/// What each accountant answers: epsilons, or settings; or why it has none.
-struct Answer {
-    rdp: Result<f64, String>,
-    pld: Result<Bounds, String>,
-    refined: Option<Bounds>,
 }
 
 /// A refusal is an answer; anything else is a mistake in the question.
@@ -167,7 +171,7 @@ impl Ask {
                 ));
             }
             Mechanism::Bit => ("no setting", "--fires"),
-            Mechanism::Gaussian => ("--sigma", "--steps"),
+            Mechanism::Gaussian | Mechanism::Signs => ("--sigma", "--steps"),
             Mechanism::Rr => ("--flip", "--fires"),
             Mechanism::Dither => ("--dither", "--fires"),
         };
@@ -184,7 +188,13 @@ impl Ask {
             ("--fires", None, Some(fires)) => (0, Fires::parse(fires)?),
             _ => return Err(Error::Usage(format!("--mechanism {name} is counted by {counted}, and by it alone"))),
         };
-        Ok(Self { mechanism, rate, delta: args.delta, steps, fires, setting })
+        let bits = match (mechanism, args.bits) {
+            (Mechanism::Signs, Some(bits)) if bits > 0 => bits,
+            (Mechanism::Signs, _) => return Err(Error::usage("--mechanism signs needs --bits: the signs of each sum")),
+            (_, None) => 0,
+            (_, Some(_)) => return Err(Error::Usage(format!("--bits does not belong to --mechanism {name}"))),
+        };
+        Ok(Self { mechanism, rate, delta: args.delta, steps, bits, fires, setting })
     }
 
     fn delta(&self) -> Result<f64> {
@@ -201,15 +211,20 @@ impl Ask {
             Mechanism::Gaussian => {
                 (mi::Release::Sum { noise_multiplier: setting }, vec![Fires { steps: self.steps, bits: 1 }])
             }
+            Mechanism::Signs => {
+                let bits = self.bits;
+                (mi::Release::Signs { noise_multiplier: setting, bits }, vec![Fires { steps: self.steps, bits }])
+            }
         };
         let charge = batch::charge_fires(release, self.rate, args.sampler, &fires)?;
-        let bits = (self.mechanism != Mechanism::Gaussian).then(|| Fires::total(&fires));
+        let counted = matches!(self.mechanism, Mechanism::Bit | Mechanism::Rr | Mechanism::Dither);
+        let bits = counted.then(|| Fires::total(&fires));
         let paper = bits.map(|bits| mi::charge(self.rate, bits));
         // In d dimensions the capacity of Poisson sums is at most this over d below the bound.
         let gap = (self.mechanism == Mechanism::Gaussian && args.sampler == Sampler::Poisson)
             .then(|| mi::gaussian::gap(self.rate, setting, 1.0) * self.steps as f64);
         let epsilon = match (self.delta, self.mechanism) {
-            (Some(_), Mechanism::Rr | Mechanism::Gaussian | Mechanism::Dither) if args.sampler == Sampler::Poisson => {
+            (Some(_), mechanism) if mechanism != Mechanism::Bit && args.sampler == Sampler::Poisson => {
                 let _shown = working("accounting", args.quiet);
                 Some(self.epsilon()?)
             }
@@ -236,19 +251,21 @@ impl Ask {
         if let Some(answer) = epsilon {
             let delta = self.delta()?;
             text += &format!(
-                "\nepsilon at delta = {delta:e}, one record added or removed: another unit\n{}",
+                "\nepsilon at delta = {delta:e}, {}: another unit\n{}",
+                Neighbours::ReplaceByEmpty,
                 answer.text()
             );
         }
         fsio::print(&text)
     }
 
-    fn setting_name(&self) -> &'static str {
+    /// The setting that is searched for, for readers and in JSON.
+    fn setting_name(&self) -> (&'static str, &'static str) {
         match self.mechanism {
-            Mechanism::Bit => "bits",
-            Mechanism::Gaussian => "noise multiplier",
-            Mechanism::Rr => "flip probability",
-            Mechanism::Dither => "dither in units of C",
+            Mechanism::Bit => ("bits", "bits"),
+            Mechanism::Gaussian | Mechanism::Signs => ("noise multiplier", "noise_multiplier"),
+            Mechanism::Rr => ("flip probability", "flip"),
+            Mechanism::Dither => ("dither in units of C", "dither"),
         }
     }
 
@@ -257,6 +274,10 @@ impl Ask {
         match self.mechanism {
             Mechanism::Gaussian => {
                 Event::SubsampledGaussian { noise_multiplier: setting, sampling_rate, steps: self.steps }
+            }
+            Mechanism::Signs => {
+                let bits = self.bits;
+                Event::SubsampledSigns { noise_multiplier: setting, bits, sampling_rate, steps: self.steps }
             }
             Mechanism::Bit | Mechanism::Rr => {
                 Event::SubsampledRandomisedResponse { flip: setting, sampling_rate, fires: self.fires.clone() }
@@ -278,13 +299,15 @@ impl Ask {
             return Err(Error::Privacy(why.clone()));
         }
         let usual = if self.usual() { Pld::at_interval(USUAL_INTERVAL).epsilon(&event, delta).ok() } else { None };
-        Ok(Answer::new(rdp, refined, usual.map(|b| b.upper)))
+        Ok(Answer::new("epsilon", rdp, refined, usual.map(|b| b.upper)))
     }
 
     fn setting(&self, epsilon: f64) -> Result<Answer> {
         let delta = self.delta()?;
         let Settings { rdp, pld } = match self.mechanism {
-            Mechanism::Gaussian => calibrate::noise_multiplier(epsilon, delta, self.rate, self.steps)?,
+            Mechanism::Gaussian | Mechanism::Signs => {
+                calibrate::noise_multiplier(epsilon, delta, self.rate, self.steps)?
+            }
             Mechanism::Bit | Mechanism::Rr => calibrate::flip(epsilon, delta, self.rate, &self.fires)?,
             Mechanism::Dither => calibrate::dither(epsilon, delta, self.rate, &self.fires)?,
         };
@@ -294,80 +317,6 @@ impl Ask {
         } else {
             None
         };
-        Ok(Answer::new(Ok(rdp), Ok(pld), usual))
+        Ok(Answer::new(self.setting_name().1, Ok(rdp), Ok(pld), usual))
     }
-}
-
-impl Answer {
-    /// The usual interval's figure stands in for the refined one unless it is more than a tenth worse.
-    fn new(rdp: Result<f64, String>, refined: Result<Bounds, String>, usual: Option<f64>) -> Self {
-        match (refined, usual) {
-            (Ok(refined), Some(upper)) if upper <= 1.1 * refined.upper => Self {
-                rdp,
-                pld: Ok(Bounds { lower: refined.lower, upper: upper.max(refined.upper) }),
-                refined: Some(refined),
-            },
-            (refined, _) => Self { rdp, pld: refined, refined: None },
-        }
-    }
-
-    fn json(&self) -> Value {
-        let mut out = json!({ "rdp": self.rdp.as_ref().ok(), "pld": self.pld.as_ref().ok() });
-        if let Some(refined) = self.refined {
-            out["pld_refined"] = json!(refined);
-        }
-        for (name, why) in [("rdp_refuses", self.rdp.as_ref().err()), ("pld_refuses", self.pld.as_ref().err())] {
-            if let Some(why) = why {
-                out[name] = json!(why);
-            }
-        }
-        out
-    }
-
-    fn text(&self) -> String {
-        let mut text = match &self.rdp {
-            Ok(rdp) => format!("  RDP            {:.4}\n", up(*rdp, 4)),
-            Err(why) => format!("  RDP            none: {why}\n"),
-        };
-        let line = |name: &str, b: Bounds| {
-            format!("  {name}{:.4}   (not below {:.4})\n", up(b.upper, 4), (1e4 * b.lower).floor() / 1e4)
-        };
-        match (&self.pld, self.refined) {
-            (Ok(pld), Some(refined)) => {
-                text += &line("PLD at 1e-3    ", *pld);
-                text += &line("PLD refined    ", refined);
-            }
-            (Ok(pld), None) => text += &line("PLD            ", *pld),
-            (Err(why), _) => text += &format!("  PLD            none: {why}\n"),
-        }
-        text
-    }
-}
-
-/// JSON has no infinity: none is what is not bounded.
-fn finite(x: f64) -> Option<f64> {
-    x.is_finite().then_some(x)
-}
-
-fn equation_12(p: f64, json: bool) -> Result<()> {
-    if !(p > 0.0 && p <= 1.0) {
-        return Err(Error::Usage(format!("--fire-probability must lie in (0, 1], found {p}")));
-    }
-    let rows = eq12::table(p);
-    if json {
-        let out = json!({ "is_a_bound": false, "fire_probability": p, "rows": rows });
-        return fsio::print(&format!("{out}\n"));
-    }
-    let mut text = format!(
-        "The paper's Eq. (12), for study. It is NOT a bound: its proof uses p <= p^alpha, which is false.\n\
-         Rényi divergence of one dithered group that fires with probability p = {p:e}:\n\n\
-         {:>9}  {:>5}  {:>10}  {:>10}\n",
-        "sigma / C", "alpha", "Eq. (12)", "true"
-    );
-    for r in rows {
-        let verdict = if r.fails { "claims less than is true" } else { "vacuous" };
-        text += &format!("{:>9}  {:>5}  {:>10.1e}  {:>10.1e}  {verdict}\n", r.sigma, r.order, r.claimed, r.correct);
-    }
-    text += "\nFor a true (eps, delta) use --mechanism dither or rr.\n";
-    fsio::print(&text)
 }

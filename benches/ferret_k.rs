@@ -1,0 +1,153 @@
+//! A FERRET-k micro-batch (forward, backward to every sample's sketch) against this engine's non-private one and DPSGD's (norms, clipped
+//! sum), interleaved in one run, GPT-2 124M shape, 1,024 bits; and the update `Uᵀ b`, beside a plain pass over the weights.
+//!
+//! `cargo bench --bench ferret_k` (or `-- 128`, `-- 256` for one length alone). Ratios in one run are what counts.
+
+mod common;
+
+use common::{batch, gpt2, weights};
+use ferret::backend::Cpu;
+use ferret::grad::{ClipFunction, Clipping, Norms, PerSample, Sketch, Style, Sum, shapes};
+use ferret::model::{Batch, Config, Decoder, Reduction};
+use ferret::ops::sketch::clip;
+use ferret::rng::{SketchKind, StepSketch};
+use std::time::Instant;
+
+const SAMPLES: usize = 4;
+const BITS: usize = 1024;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    check();
+    let decoder = Decoder::new(Cpu::<f32>::new(), weights(gpt2())).expect("weights fit");
+    for (length, runs) in [(128, 5), (256, 3)] {
+        if args.first().is_none_or(|only| *only == length.to_string()) {
+            micro_batches(&decoder, length, runs);
+        }
+    }
+    updates(&decoder);
+}
+
+fn seconds<R>(f: impl FnOnce() -> R) -> f64 {
+    let start = Instant::now();
+    drop(f());
+    start.elapsed().as_secs_f64()
+}
+
+fn fastest(rounds: &[Vec<f64>], which: usize) -> f64 {
+    rounds.iter().map(|r| r[which]).fold(f64::INFINITY, f64::min)
+}
+
+fn sketched(decoder: &Decoder<Cpu>, batch: &Batch, sketch: &StepSketch) -> Vec<f64> {
+    let mut sink = Sketch::<f32>::new(&decoder.layout, sketch, batch.segments.len(), |_| true);
+    decoder.backward(batch, &batch.weights(Reduction::SampleSum), &mut sink);
+    let mut sum = vec![0.0; sketch.k()];
+    for mut v in sink.finish() {
+        clip(ClipFunction::AUTOMATIC, 1.0, &mut v);
+        sum.iter_mut().zip(v).for_each(|(sum, v)| *sum += v);
+    }
+    sum
+}
+
+fn micro_batches(decoder: &Decoder<Cpu>, length: usize, runs: usize) {
+    let batch = batch(&gpt2(), SAMPLES, length);
+    let (b, layout) = (&decoder.backend, &decoder.layout);
+    let clipping = Clipping::new(ClipFunction::AUTOMATIC, Style::Flat, 1.0).expect("a positive bound");
+    let mut sum = Sum::new(b, layout, |_| true);
+    let mut rounds: Vec<Vec<f64>> = Vec::new();
+    // The first round warms up.
+    for step in 0..=runs as u32 {
+        let mut round = vec![
+            seconds(|| decoder.backward(&batch, &batch.weights(Reduction::SampleMean), &mut sum)),
+            seconds(|| {
+                let mut norms = Norms::new(b, layout, SAMPLES, |_| true);
+                decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut norms);
+                let factors = clipping.factors(b, &norms).expect("one group");
+                norms.clipped_sum(b, &factors, &mut sum);
+            }),
+        ];
+        for kind in [SketchKind::Tensor, SketchKind::Grid] {
+            let sketch = StepSketch::new(1, step, kind, BITS, &shapes(layout));
+            round.push(seconds(|| sketched(decoder, &batch, &sketch)));
+        }
+        rounds.push(round);
+    }
+    rounds.remove(0);
+    println!("gpt2 124M, {SAMPLES} x {length} tokens, {BITS} bits; fastest of {runs}, in turn");
+    let [plain, dpsgd] = [0, 1].map(|i| fastest(&rounds, i));
+    println!("  non-private {plain:>8.3} s    dpsgd {dpsgd:>8.3} s");
+    for (i, kind) in ["tensor", "grid"].into_iter().enumerate() {
+        let time = fastest(&rounds, 2 + i);
+        println!(
+            "  {kind:<11} {time:>8.3} s    {:>6.3} of non-private (at most 0.80)    {:>6.3} of dpsgd (at most 0.75)",
+            time / plain,
+            time / dpsgd
+        );
+    }
+}
+
+/// `w -= scale Uᵀ b` over all weights, beside `w -= scale g` with g in memory: one reads a table in the cache, the other a second array.
+fn updates(decoder: &Decoder<Cpu>) {
+    let mut w = weights(gpt2()).tensors;
+    let g: Vec<Vec<f32>> = w.iter().map(|w| vec![1e-9; w.len()]).collect();
+    let numbers: usize = w.iter().map(Vec::len).sum();
+    let bits: Vec<f32> = (0..BITS).map(|i| if i % 3 == 0 { 1.0 } else { -1.0 }).collect();
+    let plain = (0..3)
+        .map(|_| {
+            seconds(|| {
+                use rayon::prelude::*;
+                w.iter_mut().zip(&g).for_each(|(w, g)| {
+                    w.par_chunks_mut(1 << 15).zip(g.par_chunks(1 << 15)).for_each(|(w, g)| {
+                        w.iter_mut().zip(g).for_each(|(w, g)| *w -= 0.5 * g);
+                    });
+                });
+            })
+        })
+        .fold(f64::INFINITY, f64::min);
+    println!("update of {:.0}M weights: w -= scale g {:.1} ms", numbers as f64 / 1e6, 1e3 * plain);
+    for kind in [SketchKind::Tensor, SketchKind::Grid, SketchKind::Count] {
+        let sketch = StepSketch::new(1, 1, kind, BITS, &shapes(&decoder.layout));
+        let time = (0..3)
+            .map(|_| {
+                seconds(|| {
+                    let pullback = sketch.pullback(&bits, 1e-9);
+                    w.iter_mut().enumerate().for_each(|(i, w)| pullback.subtract(i, 0, w));
+                })
+            })
+            .fold(f64::INFINITY, f64::min);
+        println!(
+            "  {:<8} {:>8.1} ms   {:>6.2} of it   {:>6.1} GB/s of weights read and written",
+            format!("{kind:?}").to_lowercase(),
+            1e3 * time,
+            time / plain,
+            8.0 * numbers as f64 / time / 1e9
+        );
+    }
+}
+
+/// The sketches are what brute force says, before anything is timed.
+fn check() {
+    let config = Config { layers: 2, vocab: 301, width: 96, heads: 4, inner: 384, ..gpt2() };
+    let decoder = Decoder::new(Cpu::<f32>::new(), weights(config.clone())).expect("weights fit");
+    let layout = &decoder.layout;
+    let batch = batch(&config, SAMPLES, 60);
+    let mut all = PerSample::new(&decoder.backend, layout, SAMPLES);
+    decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut all);
+    for kind in [SketchKind::Tensor, SketchKind::Grid] {
+        let sketch = StepSketch::new(1, 1, kind, 16, &shapes(layout));
+        let mut sink = Sketch::<f32>::new(layout, &sketch, SAMPLES, |_| true);
+        decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut sink);
+        for (i, got) in sink.finish().into_iter().enumerate() {
+            let mut want = vec![0.0; 16];
+            for p in layout.ids() {
+                let columns = layout.spec(p).matrix().1;
+                for (e, &g) in all.sample(i).get(p).expect("all").as_slice().iter().enumerate() {
+                    let (bucket, sign) = sketch.cell(p.0, e / columns, e % columns);
+                    want[bucket] += sign * f64::from(g);
+                }
+            }
+            let size = want.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+            assert!(got.iter().zip(&want).all(|(g, w)| (g - w).abs() <= 1e-3 * size), "{kind:?}: the sketch is off");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Mistral: Llama's shape, and attention that looks `sliding_window` tokens back.
+
+use super::keys::{Keys, MAX_SIZE};
+use super::llama::{self, Defaults};
+use super::{Family, FamilyRef, Names};
+use crate::error::Result;
+use crate::model::config::{Config, Window};
+use serde_json::{Map, Value, json};
+
+/// The family.
+pub struct Mistral;
+
+const DEFAULTS: Defaults = Defaults {
+    vocab: 32000,
+    width: 4096,
+    inner: 14336,
+    layers: 32,
+    heads: 32,
+    kv_heads: Some(8),
+    positions: 4096 * 32,
+    epsilon: 1e-6,
+    eos: Some(2),
+};
+
+impl Family for Mistral {
+    fn model_type(&self) -> &'static str {
+        "mistral"
+    }
+
+    fn architecture(&self) -> &'static str {
+        "Mistral"
+    }
+
+    fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config> {
+        keys.refuse_if_set(&["layer_types"])?;
+        // A missing key is 4096 tokens, and null no window.
+        let window = match keys.object.get("sliding_window") {
+            Some(Value::Null) => None,
+            _ => Some(Window { size: keys.size(&["sliding_window"], 4096, MAX_SIZE)?, first_layer: 0 }),
+        };
+        Ok(Config { window, ..llama::read(FamilyRef(&Mistral), keys, notes, &DEFAULTS)? })
+    }
+
+    fn write(&self, config: &Config) -> Map<String, Value> {
+        let mut object = llama::write(config);
+        object.insert("sliding_window".into(), json!(config.window.map(|w| w.size)));
+        object
+    }
+
+    fn names(&self) -> Names {
+        llama::NAMES
+    }
+
+    fn is_buffer(&self, name: &str) -> bool {
+        llama::is_wavelengths(name)
+    }
+}

@@ -1,0 +1,74 @@
+//! Qwen3: Llama's shape with every head of queries and keys normalised, heads of a width of their own, and Qwen2's window.
+
+use super::keys::{Keys, MAX_SIZE};
+use super::llama::{self, Defaults};
+use super::{Family, FamilyRef, Names, qwen2, rope};
+use crate::error::Result;
+use crate::model::config::{Biases, Config, Position};
+use crate::model::layout::Module;
+use serde_json::{Map, Value, json};
+
+/// The family.
+pub struct Qwen3;
+
+const DEFAULTS: Defaults = Defaults {
+    vocab: 151_936,
+    width: 4096,
+    inner: 22016,
+    layers: 32,
+    heads: 32,
+    kv_heads: Some(32),
+    positions: 32768,
+    epsilon: 1e-6,
+    eos: None,
+};
+
+impl Family for Qwen3 {
+    fn model_type(&self) -> &'static str {
+        "qwen3"
+    }
+
+    fn architecture(&self) -> &'static str {
+        "Qwen3"
+    }
+
+    fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config> {
+        let mut config = llama::read(FamilyRef(&Qwen3), keys, notes, &DEFAULTS)?;
+        if keys.get("head_dim").is_none() {
+            config.head_width = keys.size(&["head_dim"], 128, MAX_SIZE)?;
+            config.position = Position::Rope(rope::read(keys, config.head_width, config.positions, 10_000.0)?);
+        }
+        let bias = keys.flag("attention_bias", false)?;
+        config.biases = Biases { qkv: bias, attn_out: bias, ..Biases::default() };
+        Ok(Config { head_norm: true, window: qwen2::window(keys, config.layers)?, ..config })
+    }
+
+    fn write(&self, config: &Config) -> Map<String, Value> {
+        let mut object = qwen2::write(config);
+        object.insert("attention_bias".into(), json!(config.biases.qkv));
+        object
+    }
+
+    fn names(&self) -> Names {
+        Names {
+            block: &[
+                (Module::Query, "self_attn.q_proj"),
+                (Module::Key, "self_attn.k_proj"),
+                (Module::Value, "self_attn.v_proj"),
+                (Module::AttentionOut, "self_attn.o_proj"),
+                (Module::QueryNorm, "self_attn.q_norm"),
+                (Module::KeyNorm, "self_attn.k_norm"),
+                (Module::Gate, "mlp.gate_proj"),
+                (Module::Up, "mlp.up_proj"),
+                (Module::MlpOut, "mlp.down_proj"),
+                (Module::Norm1, "input_layernorm"),
+                (Module::Norm2, "post_attention_layernorm"),
+            ],
+            ..llama::NAMES
+        }
+    }
+
+    fn is_buffer(&self, name: &str) -> bool {
+        llama::is_wavelengths(name)
+    }
+}
