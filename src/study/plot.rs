@@ -5,9 +5,9 @@
 //! (`--fp-ink`, `--fp-muted`, `--fp-grid`, `--fp-paper`, `--fp-0` to `--fp-7`). Series differ in marker and dash as well
 //! as in colour. Title and description are read out by screen readers.
 //!
-//! Why by hand: two well-kept crates were tried in its place, plotters 0.3.7 and charming 0.6.0. plotters' SVG writes every shape with its
+//! Why by hand: two well-kept crates were looked at in its place, plotters 0.3.7 and charming 0.6.0. plotters' SVG writes every shape with its
 //! colour as a number in an attribute, no class, no `<title>`: a dark set, tooltips and a legend
-//! that wraps on a phone would need a backend of our own under its axes, of about the size of this module (990 lines without tests).
+//! that wraps on a phone would need a backend of our own under its axes, by our estimate of about the size of this module (990 lines without tests).
 //! charming is a description that ECharts draws: 1.03 MB of script in every page, or V8 (deno_core) in the build to draw without
 //! one. Both draw ROC curves in fewer lines than this; neither draws one that reads in the dark without a script.
 //!
