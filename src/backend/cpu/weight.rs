@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use ndarray::{Array2, ArrayView2, ArrayViewMut2};
 use std::borrow::Cow;
 
-/// A parameter. What is stored in two bytes stays so until [`Weight::master`] is asked for, and is widened where it is read.
+/// A parameter. What is stored in two bytes stays so until [`Memory::master`](crate::backend::Memory::master) is asked for, and is widened where it is read.
 pub enum Weight<F: Real> {
     /// In the numbers of activations: a master that can be changed.
     Wide(Tensor<F>),

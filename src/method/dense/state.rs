@@ -1,5 +1,5 @@
 //! What resuming needs beside settings and key: weights, moments, and the residue of error feedback, in one file (see
-//! [`crate::method::state`]) of tensors called `weights/NAME`, `m/NAME`, `v/NAME` and `memory/NAME`.
+//! `method::state`) of tensors called `weights/NAME`, `m/NAME`, `v/NAME` and `memory/NAME`.
 
 use crate::error::{Error, Result};
 use crate::method::state;

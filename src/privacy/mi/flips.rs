@@ -9,7 +9,7 @@ pub const MOST_JOINT: u32 = 32;
 const GAP: f64 = 1e-5;
 
 /// An upper bound on the capacity of k bits on one batch, each flipped with probability `flip`, for a record in the batch with
-/// probability `s`: within [`GAP`] of it up to [`MOST_JOINT`] bits.
+/// probability `s`: within `GAP` of it up to [`MOST_JOINT`] bits.
 ///
 /// Never above the clean bits' (flips are made from the bits alone), nor s times that of the unsampled channel.
 pub fn flipped(s: f64, flip: f64, k: u32) -> f64 {
