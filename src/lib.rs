@@ -4,7 +4,7 @@
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`error`], [`progress`], [`fsio`] | one error type, whose messages are sentences; how long work is told of; files written whole or not at all |
+//! | [`error`], [`fsio`] | one error type, whose messages are sentences; files written whole or not at all |
 //! | [`hash`] | SHA-256 and hexadecimal |
 //! | [`isa`] | which vector instructions are used |
 //! | [`rng`] | public randomness (seeded, random access) and secret randomness (keyed by the system), kept apart |

@@ -165,10 +165,10 @@ fn shadow_models_are_trained_as_the_run_was() {
         let found = audit(dir, "run", "--shadows 4 --out report");
         let file = if kind == "dense" { "run/run.json" } else { "run/transcript.json" };
         let run = read(file);
-        assert_eq!((&run["steps_run"], &run["settings"]["steps"]), (&json!(6), &json!(12)), "{method}");
+        assert_eq!((&run["steps_run"], &run["settings"]["epochs"]), (&json!(6), &json!(3)), "{method}");
         let shadow = &found["shadows"]["method"][kind];
         same_but_sizes(run["settings"].clone(), shadow.clone());
-        assert_eq!((&shadow["records"], &shadow["steps"]), (&json!(24), &json!(12)), "{method}: half of 48");
+        assert_eq!((&shadow["records"], &shadow["epochs"]), (&json!(24), &json!(3)), "{method}: half of 48");
         assert_eq!(found["shadows"]["share_of_steps"], 0.5, "stopped where the run was");
         assert_eq!(found["shadows"]["trained_now"], 4);
         // Asked for otherwise.

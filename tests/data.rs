@@ -252,7 +252,7 @@ fn records_of_a_user_are_one_example() {
     assert!(capped.notes().iter().any(|n| n.contains("2 records are not used")));
     let each = load("a.jsonl", &lines, &options());
     assert_eq!(each.examples.len(), 4);
-    assert!(each.notes().iter().any(|n| n.contains("--unit user")), "{:?}", each.notes());
+    assert!(each.notes().iter().any(|n| n.contains("`unit` user")), "{:?}", each.notes());
     for (content, says) in [
         ("{\"text\":\"ab\",\"user\":\"a\"}\n{\"text\":\"cd\"}\n", "line 2: has no \"user\""),
         ("{\"text\":\"ab\",\"user\":[1]}\n", "line 1: \"user\" is a list"),

@@ -511,7 +511,7 @@ fn a_run_that_diverges_says_so() {
             Err(e) => break e.to_string(),
         }
     };
-    assert!(error.contains("lower the learning rate"), "{error}");
+    assert!(error.contains("lower `learning_rate`"), "{error}");
 }
 
 #[test]

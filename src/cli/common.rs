@@ -1,6 +1,7 @@
 //! What the verbs share: the model, the data, the device, threads.
 
 use super::bars::Bars;
+use super::flags;
 pub use super::bars::{progress, progress_by_share, working};
 pub use crate::backend::{Device, Job};
 use crate::data::{self, Dataset, LoadOptions, Loss, Unit};
@@ -147,7 +148,7 @@ fn options(loss: Loss, checkpoint: &Checkpoint) -> LoadOptions {
 fn read_records(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Dataset> {
     let dataset = data::load_examples(path, tokenizer, options)?;
     for note in dataset.notes() {
-        eprintln!("note: {}: {note}", path.display());
+        eprintln!("note: {}: {}", path.display(), flags::spell(&note));
     }
     Ok(dataset)
 }

@@ -291,7 +291,7 @@ impl Args {
 
     fn note(&self, text: &str) {
         if !self.quiet {
-            eprintln!("{text}");
+            eprintln!("{}", super::flags::spell(text));
         }
     }
 }

@@ -218,6 +218,15 @@ impl Transcript {
         }
         let file: File =
             serde_json::from_str(text).map_err(|e| Error::file(path, format!("is no valid transcript: {e}")))?;
+        // What a reader of the file sees is what is replayed: 1e-310 would be 0 in single precision.
+        let written = head["scalars"].as_array().into_iter().flatten();
+        if let Some((_, written)) =
+            file.scalars.iter().zip(written).find(|(x, w)| w.as_f64() != x.to_string().parse::<f64>().ok())
+        {
+            return refuse(format!(
+                "scalars contains {written}, which is no number in single precision as this program writes it"
+            ));
+        }
         let releases = match file.settings.release {
             Release::Gaussian { .. } if file.bits.is_empty() => Releases::Scalars(file.scalars.clone()),
             Release::Gaussian { .. } => return refuse("lists bits, but its settings release scalars".into()),
