@@ -1,8 +1,8 @@
 //! What the verbs share: the model, the data, the device, threads.
 
 use super::bars::Bars;
-use super::flags;
 pub use super::bars::{progress, progress_by_share, working};
+use super::flags;
 pub use crate::backend::{Device, Job};
 use crate::data::{self, Dataset, LoadOptions, Loss, Unit};
 use crate::error::{Error, Result};

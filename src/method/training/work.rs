@@ -125,6 +125,7 @@ impl Work<'_> {
             "method": method.name(), "out": folder.path(), "steps": told.stop, "steps_planned": method.steps(),
             "computed_steps": method.computed_steps(told.stop), "sampling_rate": method.common().sampling_rate(), "seconds": seconds,
             "private": statement.is_private(), "nats_planned": statement.nats_planned, "nats_charged": statement.nats_charged,
+            "nats_paper": statement.nats_paper,
             "delta": statement.delta(), "epsilon_spent": epsilon(statement, "spent"), "epsilon_planned": epsilon(statement, "planned"),
             "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
             "not_met": statement.not_met, "eval_before": before, "eval_after": after,
