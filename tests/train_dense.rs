@@ -87,7 +87,7 @@ fn every_method_trains_states_and_leaves_a_model() {
         ("dp-signsgd", "--noise-multiplier 1 --clipping per-layer", true, scalars),
         ("dpsgd", "--noise-multiplier 1 --clip-function none", false, 32 * scalars),
         ("dpsgd", "--noise-multiplier 0", false, 32 * scalars),
-        ("dpsgd", "--noise-multiplier 1 --sampler shuffle", false, 32 * scalars),
+        ("dpsgd", "--noise-multiplier 1 --sampler shuffle", true, 32 * scalars),
         ("dpsgd", "--noise-multiplier 1 --insecure-seed 3", false, 32 * scalars),
         ("nonprivate", "", false, 32 * scalars),
         ("signsgd", "--variant majority-vote --micro-batch 2", false, scalars),
@@ -100,7 +100,11 @@ fn every_method_trains_states_and_leaves_a_model() {
         assert_eq!(text.contains("This model is not private"), !private, "{method} {more}");
         let kinds: Vec<&str> =
             json["claims"].as_array().unwrap().iter().map(|c| c["guarantee"]["kind"].as_str().unwrap()).collect();
-        let promised: &[&str] = if private { &["eps-delta", "mutual-information"] } else { &["non-private"] };
+        let promised: &[&str] = match (private, more.contains("shuffle")) {
+            (false, _) => &["non-private"],
+            (true, true) => &["mutual-information"],
+            (true, false) => &["eps-delta", "mutual-information"],
+        };
         assert!(kinds.iter().all(|k| promised.contains(k)), "{method}: {kinds:?}");
         assert!(promised.iter().all(|k| kinds.contains(k)), "{method}: {kinds:?}");
         assert_eq!((summary["steps"].as_u64(), json["released"]["count"].as_u64()), (Some(10), Some(10)));

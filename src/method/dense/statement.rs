@@ -117,7 +117,7 @@ impl Settings {
             notes.push("not private: without clipping or without noise nothing is promised".into());
         }
         if self.sampler != Sampler::Poisson {
-            notes.push("(eps, delta) is proven for Poisson sampling only: the statement will promise nothing".into());
+            notes.push("(eps, delta) is proven for Poisson sampling only: the statement will promise nats of mutual information alone".into());
         }
         notes
     }

@@ -20,6 +20,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 pub use self::open::Opened;
+#[cfg(feature = "hub")]
 pub(super) use self::open::shards;
 pub use self::safetensors::{Dtype, Tensor};
 pub use self::unused::{is_in_order, refuse_unused};
