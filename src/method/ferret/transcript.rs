@@ -220,9 +220,11 @@ impl Transcript {
             serde_json::from_str(text).map_err(|e| Error::file(path, format!("is no valid transcript: {e}")))?;
         // What a reader of the file sees is what is replayed: 1e-310 would be 0 in single precision.
         let written = head["scalars"].as_array().into_iter().flatten();
-        let far = |x: f64, w: &serde_json::Value| !w.as_f64().is_some_and(|w| (w - x).abs() <= 1e-6 * x.abs());
-        if let Some((_, written)) = file.scalars.iter().zip(written).find(|(x, w)| far(f64::from(**x), w)) {
-            return refuse(format!("scalars contains {written}, which single precision cannot hold"));
+        let number = |x: &f32| serde_json::to_string(x).ok().and_then(|text| text.parse::<f64>().ok());
+        if let Some((_, written)) = file.scalars.iter().zip(written).find(|(x, w)| w.as_f64() != number(x)) {
+            return refuse(format!(
+                "scalars contains {written}, which is not a number in single precision as it is written"
+            ));
         }
         let releases = match file.settings.release {
             Release::Gaussian { .. } if file.bits.is_empty() => Releases::Scalars(file.scalars.clone()),
