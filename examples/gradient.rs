@@ -36,8 +36,8 @@ fn main() -> ferret::Result<()> {
         let along = decoder.jvp(&batch, &Dense(tangents));
         let jvp: f64 = along.as_slice().iter().zip(&mean).map(|(l, &w)| l * f64::from(w)).sum();
 
-        // Weights are f32: a step of 2^-9 changes them exactly enough.
-        let h = 2f32.powi(-9);
+        // Weights are f32: a step of 2^-14 is small for the loss and large for their last bit.
+        let h = 2f32.powi(-14);
         let at = |h: f32| {
             let mut moved = weights.clone();
             moved.tensors[p.0].iter_mut().zip(&step).for_each(|(w, u)| *w += h * u);
