@@ -31,6 +31,7 @@ fn main() -> ferret::Result<()> {
     let base = init::random(init::Preset::Tiny.config(), 1)?;
     let settings = Settings {
         method: dense::Method::Nonprivate,
+        tune: Default::default(),
         records: members.len() as u64,
         batch: 10,
         epochs: 100,

@@ -156,7 +156,7 @@ fn ferret_run(base: &Weights, s: &Settings, records: &[Example], secret: &Secret
         secret,
         records: Sensitive::new(records),
     };
-    let members = s.groups.members(&base.layout).unwrap();
+    let members = s.groups.members(&s.tune.ids(&base.layout).unwrap()).unwrap();
     let samples = Samples::new(secret, s.sampler, records.len(), s.batch as usize).unwrap();
     let mut trainer = Trainer::new(Cpu::<f32>::new(), task, None).unwrap();
     let fires = s.fires(s.steps());

@@ -90,6 +90,7 @@ impl World {
                 clip_style: ClipStyle::Flat,
                 clip_groups: None,
             }),
+            tune: Default::default(),
             records,
             batch,
             epochs: 1,

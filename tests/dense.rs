@@ -35,6 +35,7 @@ fn privacy(noise_multiplier: f64, clip: f64) -> Privacy {
 fn settings(method: Method, f: impl FnOnce(&mut Settings)) -> Settings {
     let mut s = Settings {
         method,
+        tune: Default::default(),
         records: N,
         batch: 8,
         epochs: 1,
@@ -170,7 +171,7 @@ fn the_noise_is_gaussian_and_independent_across_parameters_steps_and_resumption(
         // Every step in a run of its own: noise must not begin anew.
         trained.save(dir.path()).unwrap();
         let mut w = base.clone();
-        let state = State::load(dir.path(), &mut w).unwrap();
+        let state = State::load(dir.path(), &Default::default(), &mut w).unwrap();
         assert_eq!(state.as_ref().unwrap().step, step + 1);
         stands.push(w.clone());
         trained = trainer(Cpu::<f32>::new(), &w, &s, state, &secret, &records);
@@ -256,7 +257,7 @@ fn resuming_after_every_step_ends_in_the_same_bits() {
             let mut steps = 0;
             let resumed = loop {
                 let mut w = base.clone();
-                let state = State::load(dir.path(), &mut w).unwrap();
+                let state = State::load(dir.path(), &Default::default(), &mut w).unwrap();
                 let mut part = trainer(Cpu::<f32>::new(), &w, &s, state, &secret, &records);
                 if part.step().unwrap().is_none() {
                     break part.end().unwrap().0;

@@ -224,6 +224,7 @@ fn privacy(noise_multiplier: f64) -> Privacy {
 fn dense_settings(method: Method, f: impl FnOnce(&mut dense::Settings)) -> dense::Settings {
     let mut s = dense::Settings {
         method,
+        tune: Default::default(),
         records: N as u64,
         batch: 6,
         epochs: 2,
@@ -332,7 +333,7 @@ fn whole_updates_repeat_and_resume_to_the_same_bits() {
         first.save(&root).unwrap();
         drop(first);
         let mut weights = base();
-        let state = State::load(&root, &mut weights).unwrap();
+        let state = State::load(&root, &Default::default(), &mut weights).unwrap();
         assert!(state.is_some());
         let mut rest = dense_trainer(gpu.clone(), &weights, &s, state, &secret, &records);
         while rest.step().unwrap().is_some() {}

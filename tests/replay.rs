@@ -104,7 +104,7 @@ fn train(settings: &Settings, steps_run: u32) -> (Weights, Transcript) {
 /// The run once more, from the definitions: every group at every step, whole directions, nothing lazy.
 fn brute_force(s: &Settings, steps_run: u32) -> Vec<Vec<f32>> {
     let mut w = base().tensors;
-    let members = s.groups.members(&base().layout).unwrap();
+    let members = s.groups.members(&s.tune.ids(&base().layout).unwrap()).unwrap();
     let released: Vec<f32> = match releases(s, steps_run) {
         Releases::Bits(b) => b.iter().map(|&b| f32::from(b) * s.clip as f32).collect(),
         Releases::Scalars(x) => x,

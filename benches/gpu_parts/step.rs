@@ -94,6 +94,7 @@ fn step<B: Backend>(
 fn whole<B: Backend>(b: B, method: Method, finish: impl Fn() -> ferret::Result<()>) -> f64 {
     let settings = dense::Settings {
         method,
+        tune: Default::default(),
         records: RECORDS as u64,
         batch: BATCH,
         epochs: 10,

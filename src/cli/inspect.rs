@@ -3,12 +3,13 @@
 use super::common::{grouping, working};
 use crate::error::Result;
 use crate::fsio;
+use crate::method::Tune;
 use crate::method::groups::Groups;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::config::{Activation, Config, Norm, Position};
 use crate::model::memory;
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{Layout, ParamId};
+use crate::model::{Layout, ParamId, Weights};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -26,6 +27,9 @@ pub struct Args {
     /// A folder in the Hugging Face layout, or a hub name
     #[arg(long, value_name = "FOLDER|NAME")]
     model: String,
+    /// Which tensors are tuned, as in `train`: memory and groups are of these
+    #[arg(long, value_name = "SET", default_value = "all")]
+    tune: Tune,
     /// Show the groups that fire together in FERRET training
     #[arg(long)]
     show_groups: bool,
@@ -55,13 +59,14 @@ pub fn run(args: Args) -> Result<()> {
         tokenizer.check(&checkpoint.weights.config)?;
     }
     let layout = &checkpoint.weights.layout;
+    let tuned = args.tune.ids(layout)?;
     let groups = if args.show_groups {
-        Some(Groups::new(layout, grouping(&args.method, args.groups, args.bucket)?)?)
+        Some(Groups::tuned(&tuned, grouping(&args.method, args.groups, args.bucket)?)?)
     } else {
         None
     };
     if args.json {
-        let mut out = to_json(&args.model, &checkpoint, tokenizer.as_ref());
+        let mut out = to_json(&args, &checkpoint, &tuned, tokenizer.as_ref());
         if let Some(groups) = &groups {
             out["groups"] = groups.members.iter().map(|ids| names(layout, ids)).collect();
         }
@@ -69,7 +74,7 @@ pub fn run(args: Args) -> Result<()> {
         fsio::print(&format!("{out}\n"))
     } else {
         let mut text = String::new();
-        describe(&mut text, &args.model, &checkpoint, tokenizer.as_ref()).expect("writing to a string");
+        describe(&mut text, &args, &checkpoint, &tuned, tokenizer.as_ref()).expect("writing to a string");
         if let Some(groups) = &groups {
             text += &format!("\n{} groups of {}:\n", groups.len(), args.method);
             for (g, ids) in groups.members.iter().enumerate() {
@@ -113,7 +118,17 @@ fn context(checkpoint: &Checkpoint) -> usize {
     CONTEXT.min(checkpoint.weights.config.positions)
 }
 
-fn to_json(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> Value {
+/// What each kind of use of it needs where `tuned` is tuned.
+fn needs(checkpoint: &Checkpoint, tuned: &[ParamId]) -> Vec<memory::Need> {
+    let Weights { config, layout, .. } = &checkpoint.weights;
+    memory::estimate_tuned(config, layout, tuned, BATCH, context(checkpoint))
+}
+
+fn scalars(checkpoint: &Checkpoint, ids: &[ParamId]) -> usize {
+    ids.iter().map(|&p| checkpoint.weights.layout.spec(p).len()).sum()
+}
+
+fn to_json(args: &Args, checkpoint: &Checkpoint, tuned: &[ParamId], tokenizer: Option<&Tokenizer>) -> Value {
     let weights = &checkpoint.weights;
     let config = &weights.config;
     let tensors: Vec<Value> = weights
@@ -122,7 +137,7 @@ fn to_json(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) 
         .iter()
         .map(|s| json!({"name": s.name, "shape": s.shape, "parameters": s.len()}))
         .collect();
-    let needs: Vec<Value> = memory::estimate(config, BATCH, context(checkpoint))
+    let needs: Vec<Value> = needs(checkpoint, tuned)
         .iter()
         .map(|n| {
             json!({"kind": n.kind, "weights": n.weights, "gradients": n.gradients, "optimizer": n.optimizer,
@@ -130,7 +145,7 @@ fn to_json(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) 
         })
         .collect();
     json!({
-        "model": model,
+        "model": args.model,
         "parameters": weights.layout.scalars(),
         "dtype": checkpoint.dtype.torch_name(),
         "sha256": checkpoint::tensors_sha256(weights),
@@ -145,16 +160,24 @@ fn to_json(model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) 
         "tokenizer": tokenizer.map(|t| t.len()),
         "notes": checkpoint.notes,
         "tensors": tensors,
+        "tuned": {"tune": args.tune, "tensors": tuned.len(), "scalars": scalars(checkpoint, tuned)},
         "memory_estimate_bytes": {"batch": BATCH, "context": context(checkpoint), "kinds": needs},
     })
 }
 
-fn describe(out: &mut String, model: &str, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> std::fmt::Result {
+fn describe(
+    out: &mut String,
+    args: &Args,
+    checkpoint: &Checkpoint,
+    tuned: &[ParamId],
+    tokenizer: Option<&Tokenizer>,
+) -> std::fmt::Result {
     let weights = &checkpoint.weights;
     let config = &weights.config;
     writeln!(
         out,
-        "{model}: {} parameters in {} tensors, {}",
+        "{}: {} parameters in {} tensors, {}",
+        args.model,
         weights.layout.scalars(),
         weights.layout.len(),
         checkpoint.dtype.torch_name()
@@ -191,6 +214,10 @@ fn describe(out: &mut String, model: &str, checkpoint: &Checkpoint, tokenizer: O
     for spec in weights.layout.specs() {
         writeln!(out, "  {:32} {:>16} {:>12}", spec.name, format!("{:?}", spec.shape), spec.len())?;
     }
+    if !args.tune.is_all() {
+        let (tensors, scalars) = (tuned.len(), scalars(checkpoint, tuned));
+        writeln!(out, "\nTuned: {}, {scalars} parameters in {tensors} tensors", args.tune)?;
+    }
     writeln!(out, "\nMemory, MiB, estimated for {BATCH} x {} tokens:", context(checkpoint))?;
     writeln!(
         out,
@@ -198,7 +225,7 @@ fn describe(out: &mut String, model: &str, checkpoint: &Checkpoint, tokenizer: O
         "", "weights", "gradients", "optimizer", "activations", "total"
     )?;
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
-    for n in memory::estimate(config, BATCH, context(checkpoint)) {
+    for n in needs(checkpoint, tuned) {
         let [w, g, o, a, t] = [n.weights, n.gradients, n.optimizer, n.activations, n.total()].map(mib);
         writeln!(out, "  {:28} {w:>9} {g:>9} {o:>9} {a:>11} {t:>9}", n.kind)?;
     }

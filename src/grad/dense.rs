@@ -7,6 +7,10 @@ use crate::model::{ParamId, Tangents};
 pub struct Dense<B: Backend>(pub Vec<Option<B::Tensor>>);
 
 impl<B: Backend> Tangents<B> for Dense<B> {
+    fn moves(&self, p: ParamId) -> bool {
+        self.0[p.0].is_some()
+    }
+
     fn vector(&self, b: &B, p: ParamId) -> Option<B::Tensor> {
         self.0[p.0].as_ref().map(|u| b.rows(u, 0..1))
     }

@@ -55,6 +55,10 @@ impl GroupDirection {
 }
 
 impl<B: Backend> Tangents<B> for GroupDirection {
+    fn moves(&self, p: ParamId) -> bool {
+        self.member(p).is_some()
+    }
+
     fn vector(&self, b: &B, p: ParamId) -> Option<B::Tensor> {
         self.member(p).map(|(offset, rows, cols)| b.direction(&self.stream, offset, rows, cols))
     }

@@ -41,9 +41,13 @@ pub struct Groups {
 }
 
 impl Groups {
-    /// Cut `layout`'s parameters by `grouping`.
+    /// Cut all of `layout`'s parameters by `grouping`.
     pub fn new(layout: &Layout, grouping: Grouping) -> Result<Self> {
-        let ids: Vec<ParamId> = layout.ids().collect();
+        Self::tuned(&layout.ids().collect::<Vec<_>>(), grouping)
+    }
+
+    /// Cut the parameters `ids`, which are those tuned, by `grouping`. No other one is in a group.
+    pub fn tuned(ids: &[ParamId], grouping: Grouping) -> Result<Self> {
         let tensors = ids.len();
         let members = match grouping {
             Grouping::Bucket(0) | Grouping::Count(0) => {
@@ -52,7 +56,7 @@ impl Groups {
             Grouping::Bucket(size) => ids.chunks(size).map(<[_]>::to_vec).collect(),
             Grouping::Count(count) if count > tensors => {
                 return Err(Error::Usage(format!(
-                    "{count} groups asked for, the model has {tensors} tensors: ask for at most {tensors}"
+                    "{count} groups asked for, {tensors} tensors are tuned: ask for at most {tensors}"
                 )));
             }
             Grouping::Count(count) => {
@@ -80,17 +84,6 @@ impl Groups {
     /// How far down backward must go for `group`: the lowest place any of its tensors is used at.
     pub fn lowest(&self, layout: &Layout, group: usize) -> Place {
         self.members[group].iter().map(|&id| layout.spec(id).place).min().unwrap_or(Place::Top)
-    }
-
-    /// The group each parameter belongs to, by id.
-    pub fn of_param(&self) -> Vec<usize> {
-        let mut out = vec![0; self.members.iter().map(Vec::len).sum()];
-        for (group, members) in self.members.iter().enumerate() {
-            for id in members {
-                out[id.0] = group;
-            }
-        }
-        out
     }
 }
 
@@ -153,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn a_frozen_tensor_is_in_no_group() {
+        let layout = layout(3, true);
+        let ids: Vec<_> = layout.ids().filter(|p| p.0 % 3 == 1).collect();
+        for grouping in [Grouping::Bucket(1), Grouping::Bucket(4), Grouping::Count(2)] {
+            let groups = Groups::tuned(&ids, grouping).unwrap();
+            assert_eq!(groups.members.concat(), ids, "{grouping:?}");
+        }
+        assert!(Groups::tuned(&ids, Grouping::Count(ids.len() + 1)).is_err());
+    }
+
+    #[test]
     fn sizes_differ_by_at_most_one_and_bad_counts_are_refused() {
         let layout = layout(1, false);
         let sizes: Vec<_> = Groups::new(&layout, Grouping::Count(4)).unwrap().members.iter().map(Vec::len).collect();
@@ -168,7 +172,5 @@ mod tests {
         let groups = Groups::new(&layout, Grouping::Bucket(12)).unwrap();
         let lowest: Vec<_> = (0..groups.len()).map(|g| groups.lowest(&layout, g)).collect();
         assert_eq!(lowest, [Place::Embedding, Place::Block(0), Place::Block(1)]);
-        assert_eq!(groups.of_param()[0], 0);
-        assert_eq!(groups.of_param()[layout.len() - 1], 2);
     }
 }

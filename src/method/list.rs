@@ -6,7 +6,7 @@
 use super::common::Common;
 use super::groups::Grouping;
 use super::run::{Run, Task};
-use super::{dense, ferret};
+use super::{Tune, dense, ferret};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -60,6 +60,14 @@ impl Method {
         match self {
             Self::Ferret(s) => s.common(),
             Self::Dense(s) => s.common(),
+        }
+    }
+
+    /// Which tensors it tunes.
+    pub fn tune(&self) -> &Tune {
+        match self {
+            Self::Ferret(s) => &s.tune,
+            Self::Dense(s) => &s.tune,
         }
     }
 
@@ -123,14 +131,20 @@ impl Method {
     }
 
     /// What a summary tells of the first `stop` steps beside the statement.
-    pub fn summary(&self, layout: &Layout, stop: u32) -> Value {
-        match self {
+    pub fn summary(&self, layout: &Layout, stop: u32) -> Result<Value> {
+        let tuned = self.tune().ids(layout)?;
+        let mut summary = match self {
             Self::Ferret(s) => json!({"groups": s.groups.len(), "bits": s.count_fires(stop, u64::MAX)}),
             Self::Dense(s) => json!({
-                "bits_per_update": s.method.bits_per_update(layout),
+                "bits_per_update": s.method.bits_per_update(layout, &tuned),
                 "noise_multiplier": s.method.privacy().map(|p| p.noise_multiplier),
             }),
+        };
+        if !self.tune().is_all() {
+            let scalars: usize = tuned.iter().map(|&p| layout.spec(p).len()).sum();
+            summary["tuned"] = json!({"tune": self.tune(), "tensors": tuned.len(), "scalars": scalars});
         }
+        Ok(summary)
     }
 
     /// What a user should know before the run.
@@ -153,7 +167,8 @@ impl<'a> Task<'a, Method> {
             }
             Method::Dense(settings) => {
                 let mut task = self.with(settings);
-                let state = saved.map(|root| dense::State::load(root, &mut task.base)).transpose()?.flatten();
+                let tune = task.settings.tune.clone();
+                let state = saved.map(|root| dense::State::load(root, &tune, &mut task.base)).transpose()?.flatten();
                 Box::new(dense::Trainer::new(backend, task, state)?)
             }
         })

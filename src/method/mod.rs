@@ -22,6 +22,7 @@ pub mod sampler;
 pub(crate) mod state;
 mod tally;
 pub mod training;
+pub mod tune;
 pub mod verify;
 
 pub use boundary::{Opening, Sensitive};
@@ -30,3 +31,4 @@ pub use mechanism::{Crossing, Mechanism};
 pub use run::{Run, Task, drive};
 pub use sampler::Samples;
 pub use tally::Private;
+pub use tune::Tune;

@@ -245,8 +245,11 @@ fn difference(then: &Method, now: &Method) -> String {
         _ => Value::Null,
     };
     let (then, now) = (object(then), object(now));
-    let key = then.as_object().and_then(|o| o.keys().find(|k| then[*k] != now[*k]).cloned()).unwrap_or_default();
-    let (a, b) = (&then[&key], &now[&key]);
+    // A setting that is not written has its default.
+    let mut keys = [&then, &now].into_iter().filter_map(Value::as_object).flat_map(|o| o.keys());
+    let key = keys.find(|k| then[*k] != now[*k]).cloned().unwrap_or_default();
+    let default = |value: &Value| if value.is_null() { "by default".into() } else { value.to_string() };
+    let (a, b) = (default(&then[&key]), default(&now[&key]));
     format!("the run to resume was begun with {key} {a}, now it is {b}: give the same arguments and data")
 }
 
@@ -260,5 +263,26 @@ fn apart(records: &[Example], held_out: &[Example]) -> Result<()> {
              give `eval_data` that is apart from the training data",
             held_out.len()
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::method::{Tune, ferret};
+
+    /// Also where one of the two is not written because it is the default.
+    #[test]
+    fn the_setting_that_differs_is_named() {
+        let groups = ferret::Cuts::try_from("4x1".to_owned()).unwrap();
+        let all = Method::Ferret(ferret::Settings::paper("ferret-max", groups.clone()));
+        let tune: Tune = "bias".parse().unwrap();
+        let bias = Method::Ferret(ferret::Settings { tune, ..ferret::Settings::paper("ferret-max", groups) });
+        for (then, now, says) in
+            [(&all, &bias, "tune by default, now it is \"bias\""), (&bias, &all, "tune \"bias\", now it is by default")]
+        {
+            let said = difference(then, now);
+            assert!(said.contains(says), "{said}");
+        }
     }
 }

@@ -3,13 +3,13 @@
 //! A FERRET run is replayed: the weights are then a function of the base model and the transcript's bits, whoever wrote them. The other
 //! methods cannot be: of them the hashes and the statement are checked. What no one can check afterwards is listed.
 
-use super::dense;
 use super::ferret::{Release, transcript};
 use super::list::Record;
+use super::{Tune, dense};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::checkpoint::{self, Checkpoint};
-use crate::model::{Weights, embedded};
+use crate::model::{ParamId, Weights, embedded};
 use crate::privacy::Statement;
 use crate::privacy::statement::{AUDITED, FILE as STATEMENT, PAGE, RESTARTED};
 use crate::progress::Progress;
@@ -60,6 +60,7 @@ pub fn verify(dir: &Path, base: &mut Checkpoint, progress: &dyn Progress) -> Res
     let replayed = replays(dir, base, &found, &record, &path, progress)?;
     if !replayed {
         began_at(base, record.base_sha256(), &path)?;
+        is_frozen(dir, &base.weights, &found, record.method().tune())?;
     }
     let tuned_sha256 = checkpoint::tensors_sha256(&found);
     if record.tuned_sha256() != Some(&tuned_sha256) {
@@ -92,6 +93,19 @@ pub fn verify(dir: &Path, base: &mut Checkpoint, progress: &dyn Progress) -> Res
     }
     verified.not_bound.extend(other_files(dir, &base.folder, &looked_at)?);
     Ok(verified)
+}
+
+/// Refuse a model of which a tensor that the run did not tune is not the base model's.
+fn is_frozen(dir: &Path, base: &Weights, found: &Weights, tune: &Tune) -> Result<()> {
+    let tuned = tune.ids(&found.layout)?;
+    let same = |p: ParamId| base.get(p).iter().zip(found.get(p)).all(|(x, y)| x.to_bits() == y.to_bits());
+    match found.layout.ids().find(|p| tuned.binary_search(p).is_err() && !same(*p)) {
+        Some(p) => {
+            let name = &found.layout.spec(p).name;
+            Err(Error::file(dir, format!("{name} is not the base model's, but the run tuned only {tune}")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Compute the weights again, if the record tells how, and compare: whether it was done.

@@ -7,7 +7,7 @@
 
 use super::config::{Config, Mlp};
 use super::decoder::HEAD_ROWS;
-use super::layout::Module;
+use super::layout::{Layout, Module, ParamId, Place};
 
 /// Bytes of one use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,13 +31,21 @@ impl Need {
     }
 }
 
-/// What inference, FERRET, non-private training and DPSGD need on `batch` samples of `context` tokens.
+/// What inference, FERRET, non-private training and DPSGD of all parameters need on `batch` samples of `context` tokens.
 pub fn estimate(config: &Config, batch: usize, context: usize) -> Vec<Need> {
+    let layout = Layout::new(config);
+    estimate_tuned(config, &layout, &layout.ids().collect::<Vec<_>>(), batch, context)
+}
+
+/// [`estimate`] where only the parameters `tuned`, in order, are tuned: the others have no gradient and no moments, and nothing is kept that
+/// only they would need.
+pub fn estimate_tuned(config: &Config, layout: &Layout, tuned: &[ParamId], batch: usize, context: usize) -> Vec<Need> {
     let bytes = |n: u128| u64::try_from(4 * n).unwrap_or(u64::MAX);
-    let [b, t, v, c, i, l] =
-        [batch, context, config.vocab, config.width, config.inner, config.layers].map(|n| n as u128);
+    let [b, t, v, c, i] = [batch, context, config.vocab, config.width, config.inner].map(|n| n as u128);
     let rows = b * t;
     let parameters = config.scalars();
+    let changed: u128 = tuned.iter().map(|&p| layout.spec(p).len() as u128).sum();
+    let wants = |p: ParamId| tuned.binary_search(&p).is_ok();
     let (q, qkv) = (config.query_width() as u128, (config.query_width() + 2 * config.kv_width()) as u128);
     let hidden = match config.mlp {
         Mlp::Plain(_) => i,
@@ -45,27 +53,46 @@ pub fn estimate(config: &Config, batch: usize, context: usize) -> Vec<Need> {
     };
     let heads = if config.head_norm { qkv } else { 0 };
     let block = rows * (4 * c + q + qkv + heads + hidden + i);
-    // The factors dy of every linear layer, and an input that several of them share once for each.
-    let again = |modules: &[Module]| modules.iter().filter(|&&m| config.linear(m).is_some()).count() as u128;
-    let shared = again(&[Module::Key, Module::Value, Module::Up]);
-    let factors = rows * (qkv + 2 * c + hidden + shared * c);
+    // From the lowest block that has a tuned parameter on: all but the inputs of frozen weights.
+    let lowest = tuned.iter().map(|&p| layout.spec(p).place).min().unwrap_or(Place::Top);
+    let reached = layout.blocks.iter().enumerate().filter(|(l, _)| lowest <= Place::Block(*l)).map(|(_, ids)| ids);
+    let only = |wanted: bool, n: u128| if wanted { n } else { 0 };
+    let kept: u128 = reached
+        .map(|ids| {
+            let unread = only(!ids.qkv.iter().any(|pair| wants(pair.weight)), c)
+                + only(!ids.mlp_in.iter().any(|pair| wants(pair.weight)), c)
+                + only(!wants(ids.mlp_out.weight), i);
+            block - rows * unread
+        })
+        .sum();
+    // The factors dy of every tuned linear layer, and an input that several of them share once for each.
+    let factors: u128 = tuned
+        .iter()
+        .map(|&p| layout.spec(p))
+        .filter(|spec| !spec.bias && config.linear(spec.module).is_some() && matches!(spec.place, Place::Block(_)))
+        .map(|spec| {
+            let (_, outputs, _) = config.linear(spec.module).expect("asked for above");
+            let again = [Module::Key, Module::Value, Module::Up].contains(&spec.module);
+            rows * (outputs as u128 + only(again, c))
+        })
+        .sum();
     let at_once = (HEAD_ROWS as u128 / t.max(1) * t).max(t).min(rows);
     let head = at_once * v + rows * c;
     let row = |kind, gradients: u128, optimizer: u128, activations: u128| Need {
         kind,
         weights: bytes(parameters),
-        gradients: bytes(gradients * parameters),
-        optimizer: bytes(optimizer * parameters),
+        gradients: bytes(gradients * changed),
+        optimizer: bytes(optimizer * changed),
         activations: bytes(activations),
     };
     vec![
         row("eval", 0, 0, block + head),
         row("ferret, direct, engine jvp", 0, 0, 2 * (block + head)),
-        row("ferret, direct", 0, 0, l * block + block + head),
-        row("ferret, adamw", 0, 2, l * block + block + head),
-        row("non-private, adamw", 1, 2, l * block + block + head),
+        row("ferret, direct", 0, 0, kept + block + head),
+        row("ferret, adamw", 0, 2, kept + block + head),
+        row("non-private, adamw", 1, 2, kept + block + head),
         // They are held until the clip factors are known.
-        row("dpsgd, adamw", 1, 2, l * (block + factors) + block + head + b * t * v),
+        row("dpsgd, adamw", 1, 2, kept + factors + block + head + only(wants(layout.head), b * t * v)),
     ]
 }
 

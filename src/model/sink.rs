@@ -60,6 +60,8 @@ pub trait GradSink<B: Backend> {
 /// The tangent of each parameter: a direction in which the loss is differentiated. Every method adds; a parameter whose
 /// tangent is zero adds nothing.
 pub trait Tangents<B: Backend> {
+    /// Whether the tangent of `p` may be other than zero: below the first such parameter no tangent is carried.
+    fn moves(&self, p: ParamId) -> bool;
     /// The tangent of a bias or gain, if it is not zero.
     fn vector(&self, b: &B, p: ParamId) -> Option<B::Tensor>;
     /// `y += x U` for a linear weight.

@@ -7,7 +7,7 @@ use super::batch::Batch;
 use super::block::Normed;
 use super::config::{Mlp, Norm, Order};
 use super::decoder::{Decoder, row_range};
-use super::layout::{BlockIds, Pair};
+use super::layout::{BlockIds, Pair, Place};
 use super::sink::Tangents;
 use crate::backend::Backend;
 use crate::ops::{GateUp, Parts, Qkv};
@@ -20,37 +20,21 @@ impl<B: Backend> Decoder<B> {
     pub fn jvp(&self, batch: &Batch, tangents: &impl Tangents<B>) -> B::Tensor {
         let (b, layout) = (&self.backend, &self.layout);
         let (n, c) = (batch.rows(), self.config.width);
+        let lowest = layout.ids().filter(|&p| tangents.moves(p)).map(|p| layout.spec(p).place).min();
         let (mut x, embedded) = self.embed(&batch.ids, &batch.positions);
-        let mut x_dot = b.zeros(n, c);
-        tangents.gather(b, layout.tokens, &batch.ids, &mut x_dot);
-        if let Some(positions) = layout.positions {
-            tangents.gather(b, positions, &batch.positions, &mut x_dot);
-        }
-        if let (Some(pair), Some((x, stats))) = (layout.embedding_norm, &embedded) {
-            x_dot = self.norm_dot(x, &x_dot, stats, pair, tangents);
-        }
+        // None as long as it is zero.
+        let mut x_dot = (lowest == Some(Place::Embedding)).then(|| self.embed_dot(batch, &embedded, tangents));
         drop(embedded);
         let table = self.table(batch);
-        for (l, ids) in layout.blocks.iter().enumerate() {
-            let (n1, n1_dot) = self.norm_jvp(&x, &x_dot, ids.norm_1, tangents);
-            let (qkv, qkv_dot) = self.linears_jvp(n1, n1_dot, ids.qkv, tangents);
-            let (qkv, qkv_dot) = self.norm_heads_jvp(ids, qkv, qkv_dot, tangents);
-            let (att, att_dot) = self.attend_jvp(l, qkv, qkv_dot, &table, batch);
-            let (out, out_dot) = self.linear_jvp(&att, &att_dot, ids.attn_out, tangents);
-            drop((att, att_dot));
-            b.add(&mut x, &out);
-            b.add(&mut x_dot, &out_dot);
-            drop((out, out_dot));
-            let (n2, n2_dot) = self.norm_jvp(&x, &x_dot, ids.norm_2, tangents);
-            let (h, h_dot) = self.linears_jvp(n2, n2_dot, ids.mlp_in, tangents);
-            let (a, a_dot) = self.activation_jvp(h, h_dot);
-            let (out, out_dot) = self.linear_jvp(&a, &a_dot, ids.mlp_out, tangents);
-            drop((a, a_dot));
-            b.add(&mut x, &out);
-            b.add(&mut x_dot, &out_dot);
+        for l in 0..self.config.layers {
+            if x_dot.is_none() && lowest != Some(Place::Block(l)) {
+                x = self.block(l, x, &table, |_| false, |qkv| self.attend(l, qkv, batch)).0;
+                continue;
+            }
+            self.block_jvp(l, &mut x, x_dot.get_or_insert_with(|| b.zeros(n, c)), &table, batch, tangents);
         }
-        let (h, h_dot) = self.norm_jvp(&x, &x_dot, layout.norm_f, tangents);
-        drop((x, x_dot));
+        let (h, h_dot) = self.norm_jvp(&x, &x_dot.unwrap_or_else(|| b.zeros(n, c)), layout.norm_f, tangents);
+        drop(x);
         let mut losses_dot = b.zeros(n, 1);
         for samples in batch.segments.chunks(HEAD_ROWS) {
             let range = row_range(&batch.segments, &samples);
@@ -64,6 +48,49 @@ impl<B: Backend> Decoder<B> {
             }
         }
         losses_dot
+    }
+
+    /// The tangent of [`Decoder::embed`]; `embedded` is what that gave of its norm.
+    fn embed_dot(&self, batch: &Batch, embedded: &Option<Normed<B>>, tangents: &impl Tangents<B>) -> B::Tensor {
+        let (b, layout) = (&self.backend, &self.layout);
+        let mut x_dot = b.zeros(batch.rows(), self.config.width);
+        tangents.gather(b, layout.tokens, &batch.ids, &mut x_dot);
+        if let Some(positions) = layout.positions {
+            tangents.gather(b, positions, &batch.positions, &mut x_dot);
+        }
+        match (layout.embedding_norm, embedded) {
+            (Some(pair), Some((x, stats))) => self.norm_dot(x, &x_dot, stats, pair, tangents),
+            _ => x_dot,
+        }
+    }
+
+    /// Block `l`: its input and the input's tangent become those of its output.
+    fn block_jvp(
+        &self,
+        l: usize,
+        x: &mut B::Tensor,
+        x_dot: &mut B::Tensor,
+        table: &Option<B::Tensor>,
+        batch: &Batch,
+        tangents: &impl Tangents<B>,
+    ) {
+        let (b, ids) = (&self.backend, &self.layout.blocks[l]);
+        let (n1, n1_dot) = self.norm_jvp(x, x_dot, ids.norm_1, tangents);
+        let (qkv, qkv_dot) = self.linears_jvp(n1, n1_dot, ids.qkv, tangents);
+        let (qkv, qkv_dot) = self.norm_heads_jvp(ids, qkv, qkv_dot, tangents);
+        let (att, att_dot) = self.attend_jvp(l, qkv, qkv_dot, table, batch);
+        let (out, out_dot) = self.linear_jvp(&att, &att_dot, ids.attn_out, tangents);
+        drop((att, att_dot));
+        b.add(x, &out);
+        b.add(x_dot, &out_dot);
+        drop((out, out_dot));
+        let (n2, n2_dot) = self.norm_jvp(x, x_dot, ids.norm_2, tangents);
+        let (h, h_dot) = self.linears_jvp(n2, n2_dot, ids.mlp_in, tangents);
+        let (a, a_dot) = self.activation_jvp(h, h_dot);
+        let (out, out_dot) = self.linear_jvp(&a, &a_dot, ids.mlp_out, tangents);
+        drop((a, a_dot));
+        b.add(x, &out);
+        b.add(x_dot, &out_dot);
     }
 
     /// [`Decoder::norm_heads`] and its tangent.

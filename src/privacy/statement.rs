@@ -156,6 +156,9 @@ pub struct Statement {
     pub tuned_sha256: Option<String>,
     /// `ferret-max`, `dpsgd`, `nonprivate`, ...
     pub method: String,
+    /// Which tensors were tuned, in the words of the setting; none: all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tune: Option<String>,
     /// What was released.
     pub released: Released,
     /// How batches were drawn.
@@ -212,6 +215,7 @@ impl Statement {
             version: VERSION,
             tuned_sha256: None,
             method: method.into(),
+            tune: None,
             released,
             sampler,
             records,
@@ -241,6 +245,12 @@ impl Statement {
     /// The same by the rules of an earlier version. Before anything is claimed.
     pub fn by_rules_of(mut self, version: u32) -> Self {
         self.version = version;
+        self
+    }
+
+    /// Name the tensors that were tuned, in the words of the setting.
+    pub fn of_tensors(mut self, tune: String) -> Self {
+        self.tune = Some(tune).filter(|t| t != "all");
         self
     }
 

@@ -2,6 +2,7 @@
 
 use super::arm::MICRO_BATCH;
 use crate::error::Result;
+use crate::method::Tune;
 use crate::method::dense;
 use crate::method::ferret::{self, BatchPer, Cuts, Release};
 use crate::method::groups::{Grouping, Groups};
@@ -52,6 +53,7 @@ pub fn ferret(layout: &Layout, c: &Choices, grouping: Grouping, nats: f64) -> Re
 pub fn dense(c: &Choices, method: dense::Method) -> dense::Settings {
     dense::Settings {
         method,
+        tune: Tune::default(),
         records: c.records,
         batch: c.batch,
         epochs: c.epochs,

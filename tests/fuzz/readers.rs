@@ -407,6 +407,7 @@ fn states() {
     let secret = Secret::insecure(1);
     let settings = dense::Settings {
         method: dense::Method::Nonprivate,
+        tune: Default::default(),
         records: 20,
         batch: 4,
         epochs: 1,
@@ -433,7 +434,7 @@ fn states() {
     }
     trainer.save(&root).unwrap();
     let mut saved = weights.clone();
-    assert_eq!(dense::State::load(&root, &mut saved).unwrap().unwrap().step, 3);
+    assert_eq!(dense::State::load(&root, &Default::default(), &mut saved).unwrap().unwrap().step, 3);
     let hash = checkpoint::tensors_sha256(&saved);
     let (pointer, tensors) = (root.join("current.json"), root.join("at-3-tensors.safetensors"));
     let named = std::fs::read_to_string(&pointer).unwrap();
@@ -462,7 +463,7 @@ fn states() {
             let before = std::fs::read(path).unwrap();
             std::fs::write(path, bytes).unwrap();
             let mut found = weights.clone();
-            let state = dense::State::load(&root, &mut found);
+            let state = dense::State::load(&root, &Default::default(), &mut found);
             let loaded = Secret::load(&secret_file);
             std::fs::write(path, before).unwrap();
             match state {

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::method::groups::{Grouping, Groups};
-use crate::model::Layout;
+use crate::model::ParamId;
 use crate::privacy::mi::{Accounting, Plan, Request};
 
 /// One way to group, and what it leaves.
@@ -14,13 +14,16 @@ pub struct Row {
     p: f64,
 }
 
-/// The variants of the paper, at the budget, records, batch and epochs of `request`.
-pub fn rows(layout: &Layout, accounting: Accounting, request: Request) -> Result<Vec<Row>> {
+/// The variants of the paper on the tensors `tuned`, at the budget, records, batch and epochs of `request`. One that wants more groups than there
+/// are tensors is left out.
+pub fn rows(tuned: &[ParamId], accounting: Accounting, request: Request) -> Result<Vec<Row>> {
     let methods = ["ferret-max", "ferret-half", "ferret-quarter", "ferret-eighth", "ferret-2"];
-    let named = methods.into_iter().filter_map(|method| Some((method, Grouping::of_method(method)?)));
+    let named = methods.into_iter().filter_map(|method| {
+        let groups = Groups::tuned(tuned, Grouping::of_method(method)?).ok()?;
+        Some((method, groups.len() as u64))
+    });
     named
-        .map(|(method, grouping)| {
-            let groups = Groups::new(layout, grouping)?.len() as u64;
+        .map(|(method, groups)| {
             let plan = Plan::by(accounting, Request { groups, ..request })?;
             Ok(Row { method, groups, ceiling_nats: plan.ceiling, p: plan.p })
         })

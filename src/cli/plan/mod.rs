@@ -6,6 +6,7 @@ mod headroom;
 use super::common::{grouping, progress, working};
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::method::Tune;
 use crate::method::groups::{Grouping, Groups};
 use crate::model::{Layout, checkpoint};
 use crate::privacy::guarantee::{Neighbours, number, up};
@@ -63,6 +64,9 @@ pub struct Args {
     /// Take the groups from this model: a folder in the Hugging Face layout, a hub name, or preset:NAME for a shape by name
     #[arg(long, value_name = "FOLDER|NAME", conflicts_with = "group_count")]
     model: Option<String>,
+    /// With --model: which of its tensors are tuned, as in `train`; the others are in no group
+    #[arg(long, value_name = "SET", default_value = "all")]
+    tune: Tune,
     /// Number of groups G, instead of a model
     #[arg(long, value_name = "G")]
     group_count: Option<u64>,
@@ -173,7 +177,7 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
         None => None,
         Some(model) => {
             let layout = Layout::new(&checkpoint::read_config(model)?);
-            Some(headroom::rows(&layout, args.accounting, request)?)
+            Some(headroom::rows(&args.tune.ids(&layout)?, args.accounting, request)?)
         }
     };
     let offers = offers(args.accounting, request, args.delta, args.quiet)?;
@@ -261,6 +265,9 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
 }
 
 fn group_count(args: &Args, method: &str) -> Result<u64> {
+    if !args.tune.is_all() && args.model.is_none() {
+        return Err(Error::usage("--tune names tensors of a model: give --model, and no --group-count"));
+    }
     if let Some(count) = args.group_count {
         return Ok(count);
     }
@@ -268,8 +275,8 @@ fn group_count(args: &Args, method: &str) -> Result<u64> {
         return Err(Error::usage("the plan needs the number of groups: give --model or --group-count"));
     };
     let grouping = grouping(method, args.groups, args.bucket)?;
-    let config = checkpoint::read_config(model)?;
-    Ok(Groups::new(&Layout::new(&config), grouping)?.len() as u64)
+    let layout = Layout::new(&checkpoint::read_config(model)?);
+    Ok(Groups::tuned(&args.tune.ids(&layout)?, grouping)?.len() as u64)
 }
 
 /// Flip probabilities the comparison shows.

@@ -110,6 +110,7 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
     let plain = method == Method::Nonprivate;
     let settings = Settings {
         method,
+        tune: args.tune.clone(),
         records,
         batch: args.batch,
         epochs: args.epochs,
@@ -123,8 +124,9 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         seed: args.seed,
     };
     settings.check()?;
+    let tuned = settings.tune.ids(layout)?;
     if let Some(privacy) = settings.method.privacy() {
-        privacy.clipping(layout)?;
+        privacy.clipping(layout, &tuned)?;
     }
     Ok(list::Method::Dense(settings))
 }

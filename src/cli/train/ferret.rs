@@ -94,14 +94,16 @@ pub(super) fn refuse_strangers(args: &Args) -> Result<()> {
 /// The settings that the arguments and the data make.
 pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) -> Result<Method> {
     let grouping = grouping(&args.method, args.ferret.groups, args.ferret.bucket)?;
-    let groups = Groups::new(layout, grouping)?;
+    let tuned = args.tune.ids(layout)?;
+    let groups = Groups::tuned(&tuned, grouping)?;
     let Some(epsilon) = args.epsilon else {
         return Err(Error::usage("--epsilon NATS is needed: the budget of the run in nats of mutual information"));
     };
     let noisy = args.ferret.release != ReleaseKind::Bit;
     let mut settings = Settings {
         method: args.method.clone(),
-        groups: Cuts::of(&groups.members)?,
+        tune: args.tune.clone(),
+        groups: Cuts::over(&tuned, &groups.members)?,
         epsilon,
         accounting: args.ferret.accounting,
         records,

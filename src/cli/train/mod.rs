@@ -12,6 +12,7 @@ use super::common::{Compute, DataArg, Job, ModelArg, open_records};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::method::Tune;
 use crate::method::folder::{Stage, stage};
 use crate::method::list::{self, Method};
 use crate::method::training::{Request, Training};
@@ -46,6 +47,10 @@ pub struct Args {
     /// Records to report loss and perplexity on, before and after
     #[arg(long, value_name = "FILE")]
     eval_data: Option<PathBuf>,
+    /// Which tensors are tuned: all, bias, norms, last:N blocks, or words of tensors' names (h.11.mlp,q_proj; * stands for any characters);
+    /// several by commas
+    #[arg(long, value_name = "SET", default_value = "all")]
+    tune: Tune,
     /// A new folder for the tuned model
     #[arg(long, value_name = "FOLDER")]
     out: PathBuf,

@@ -2,10 +2,10 @@
 
 use super::MICRO_BATCH;
 use crate::error::{Error, Result};
-use crate::method::Method;
 use crate::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
 use crate::method::ferret::{Cuts, Settings, Transcript};
 use crate::method::groups::{Grouping, Groups};
+use crate::method::{Method, Tune};
 use crate::model::Layout;
 use crate::optim::{Route, Schedule};
 use crate::privacy::statement::{Released, Sampler, Statement};
@@ -101,11 +101,16 @@ impl Method {
             let epochs = (s.steps as f64 / (s.records as f64 / batch).ceil()).round().max(1.0);
             (batch as u64, epochs as u32)
         });
+        let tune = match statement.and_then(|s| s.tune.as_deref()) {
+            Some(text) => text.parse::<Tune>().map_err(Error::usage)?,
+            None => Tune::default(),
+        };
         let method = match (dense_method(name, statement, changes)?, Grouping::of_method(name)) {
             (Some(method), _) => {
                 let plain = method == dense::Method::Nonprivate;
                 Method::Dense(dense::Settings {
                     method,
+                    tune,
                     records: 1,
                     batch,
                     epochs,
@@ -120,8 +125,9 @@ impl Method {
                 })
             }
             (None, Some(grouping)) => {
-                let groups = Cuts::of(&Groups::new(layout, grouping)?.members)?;
-                Method::Ferret(Settings { batch, epochs, ..Settings::paper(name, groups) })
+                let tuned = tune.ids(layout)?;
+                let groups = Cuts::over(&tuned, &Groups::tuned(&tuned, grouping)?.members)?;
+                Method::Ferret(Settings { tune, batch, epochs, ..Settings::paper(name, groups) })
             }
             (None, None) => {
                 return Err(Error::usage(format!(

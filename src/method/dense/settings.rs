@@ -3,6 +3,7 @@
 use super::compress;
 use crate::error::{Error, Result};
 use crate::grad::{ClipFunction, Clipping, Style};
+use crate::method::Tune;
 use crate::method::common::{Common, Stored};
 use crate::method::groups::{Grouping, Groups};
 use crate::model::layout::Place;
@@ -100,6 +101,9 @@ pub enum Variant {
 pub struct Settings {
     /// What is released.
     pub method: Method,
+    /// Which tensors are tuned.
+    #[serde(default, skip_serializing_if = "Tune::is_all")]
+    pub tune: Tune,
     /// Number of records N.
     pub records: u64,
     /// Expected batch size B.
@@ -190,15 +194,16 @@ impl Method {
         }
     }
 
-    /// Bits that an update takes, f32 where it is not compressed.
-    pub fn bits_per_update(&self, layout: &Layout) -> u64 {
-        let (scalars, tensors) = (layout.scalars() as u64, layout.len() as u64);
+    /// Bits that an update of the parameters `tuned` takes, f32 where it is not compressed.
+    pub fn bits_per_update(&self, layout: &Layout, tuned: &[ParamId]) -> u64 {
+        let sizes = || tuned.iter().map(|&p| layout.spec(p).len());
+        let (scalars, tensors) = (sizes().sum::<usize>() as u64, tuned.len() as u64);
         match self {
             Self::Nonprivate | Self::Dpsgd(_) => 32 * scalars,
             Self::Signsgd { variant: Variant::ErrorFeedback } => scalars + 32 * tensors,
             Self::Signsgd { .. } | Self::DpSignsgd(_) => scalars,
             Self::Qsgd { bits } => {
-                let norms: usize = layout.specs().iter().map(|s| s.len().div_ceil(compress::BUCKET)).sum();
+                let norms: usize = sizes().map(|n| n.div_ceil(compress::BUCKET)).sum();
                 u64::from(*bits) * scalars + 32 * norms as u64
             }
         }
@@ -216,8 +221,8 @@ impl Privacy {
         self.noise_multiplier > 0.0 && self.clip_rule != ClipRule::None
     }
 
-    /// How gradients are clipped, for a decoder of this layout.
-    pub fn clipping(&self, layout: &Layout) -> Result<Clipping> {
+    /// How gradients of the parameters `tuned` of a decoder of this layout are clipped.
+    pub fn clipping(&self, layout: &Layout, tuned: &[ParamId]) -> Result<Clipping> {
         let function = match self.clip_rule {
             ClipRule::Automatic => ClipFunction::AUTOMATIC,
             ClipRule::Abadi => ClipFunction::Abadi,
@@ -226,10 +231,10 @@ impl Privacy {
         let style = match (self.clip_style, self.clip_groups) {
             (ClipStyle::Flat, _) => Style::Flat,
             (ClipStyle::PerLayer, _) => Style::PerLayer,
-            (ClipStyle::PerGroup, Some(n)) => Style::Groups(Groups::new(layout, Grouping::Count(n as usize))?.members),
+            (ClipStyle::PerGroup, Some(n)) => Style::Groups(Groups::tuned(tuned, Grouping::Count(n as usize))?.members),
             (ClipStyle::PerGroup, None) => {
                 let mut groups: Vec<(Place, Vec<ParamId>)> = Vec::new();
-                for p in layout.ids() {
+                for &p in tuned {
                     let place = layout.spec(p).place;
                     match groups.iter_mut().find(|g| g.0 == place) {
                         Some(group) => group.1.push(p),

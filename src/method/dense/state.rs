@@ -1,8 +1,8 @@
-//! What resuming needs beside settings and key: weights, moments, and the residue of error feedback, in one file (see
+//! What resuming needs beside settings and key: the tuned weights, moments, and the residue of error feedback, in one file (see
 //! `method::state`) of tensors called `weights/NAME`, `m/NAME`, `v/NAME` and `memory/NAME`.
 
 use crate::error::{Error, Result};
-use crate::method::state;
+use crate::method::{Tune, state};
 use crate::model::checkpoint::safetensors::{File, to_stored};
 use crate::model::checkpoint::{self, Tensor};
 use crate::model::{Layout, ParamId, Weights};
@@ -16,15 +16,15 @@ type Moments<'a> = (Cow<'a, [f32]>, Cow<'a, [f32]>);
 pub struct State {
     /// The next step.
     pub step: u32,
-    /// AdamW's moments, tensor by tensor; empty for the direct route.
+    /// AdamW's moments, tuned tensor by tuned tensor; empty for the direct route.
     pub(super) moments: Vec<(Vec<f32>, Vec<f32>)>,
     /// What signs left out so far, for error feedback.
     pub(super) residue: Option<Vec<Vec<f32>>>,
 }
 
 impl State {
-    /// The state saved under `root`, if there is one; replaces the content of `weights` by the saved one.
-    pub fn load(root: &Path, weights: &mut Weights) -> Result<Option<Self>> {
+    /// The state saved under `root`, if there is one; replaces the content of those of `weights` that `tune` names by what was saved.
+    pub fn load(root: &Path, tune: &Tune, weights: &mut Weights) -> Result<Option<Self>> {
         let Some((step, path)) = state::current(root)? else { return Ok(None) };
         let file = File::open(&path)?;
         let tensors = file.tensors()?;
@@ -41,7 +41,8 @@ impl State {
         };
         let (mut moments, mut residue) = (Vec::new(), Vec::new());
         let Weights { layout, tensors: own, .. } = weights;
-        for p in layout.ids() {
+        let tuned = tune.ids(layout)?;
+        for &p in &tuned {
             own[p.0] = read("weights", layout, p)?.ok_or_else(|| {
                 Error::file(file.path(), format!("has no weights of {}: is it of this run?", layout.spec(p).name))
             })?;
@@ -50,7 +51,7 @@ impl State {
             }
             residue.extend(read("memory", layout, p)?);
         }
-        let whole = |n: usize| n == 0 || n == layout.len();
+        let whole = |n: usize| n == 0 || n == tuned.len();
         if !whole(moments.len()) || !whole(residue.len()) {
             return Err(Error::file(
                 file.path(),
@@ -61,27 +62,29 @@ impl State {
     }
 }
 
-/// Save under `root` what stands before `step`.
+/// Save under `root` what stands before `step`: weights, moments and residue of the parameters `tuned`, in order.
 pub(super) fn save(
     root: &Path,
     step: u32,
     layout: &Layout,
+    tuned: &[ParamId],
     weights: &[Cow<[f32]>],
     moments: &[Moments],
     residue: Option<&[Cow<[f32]>]>,
 ) -> Result<()> {
     let mut tensors: Vec<Tensor> = Vec::new();
-    for (p, spec) in layout.specs().iter().enumerate() {
+    for (i, &p) in tuned.iter().enumerate() {
+        let spec = layout.spec(p);
         let mut add = |kind: &str, data| {
             tensors.push((format!("{kind}/{}", spec.name), spec.shape.clone(), Cow::Borrowed(data)));
         };
-        add("weights", &*weights[p]);
-        if let Some((m, v)) = moments.get(p) {
+        add("weights", &*weights[i]);
+        if let Some((m, v)) = moments.get(i) {
             add("m", m);
             add("v", v);
         }
         if let Some(residue) = residue {
-            add("memory", &residue[p]);
+            add("memory", &residue[i]);
         }
     }
     state::save(root, step, "tensors.safetensors", |path| checkpoint::save_tensors(path, tensors))

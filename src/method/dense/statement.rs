@@ -51,7 +51,10 @@ impl Settings {
         circumstances: Circumstances,
     ) -> Result<Statement> {
         let count = u64::from(stop);
-        let bits_per_update = self.method.compresses().then(|| self.method.bits_per_update(layout) as f64);
+        let bits_per_update = match self.method.compresses() {
+            true => Some(self.method.bits_per_update(layout, &self.tune.ids(layout)?) as f64),
+            false => None,
+        };
         let released = match self.method.privacy() {
             Some(&Privacy { noise_multiplier, clip, .. }) => {
                 Released::NoisedSums { count, noise_multiplier, clip, bits_per_update }
@@ -60,7 +63,8 @@ impl Settings {
         };
         let mut statement =
             Statement::new(self.method.name(), released, self.sampler, self.records, self.sampling_rate(), count)
-                .by_rules_of(version);
+                .by_rules_of(version)
+                .of_tensors(self.tune.to_string());
         if let Some(event) = self.event(stop) {
             statement.spent(event);
         }

@@ -26,6 +26,8 @@ pub struct Trainer<'a, B: Backend> {
     decoder: Decoder<B>,
     updates: Updates<B>,
     clipping: Option<Clipping>,
+    /// The parameters that are tuned, in order; updates, moments and residues have one tensor for each.
+    tuned: Vec<ParamId>,
     /// What signs left out so far, for error feedback.
     residue: Option<Vec<B::Tensor>>,
     settings: Settings,
@@ -42,22 +44,22 @@ impl<'a, B: Backend> Trainer<'a, B> {
     pub fn new(backend: B, task: Task<'a, Settings>, state: Option<State>) -> Result<Self> {
         let Task { base: weights, base_sha256, settings, stop, secret, records } = task;
         settings.check()?;
-        let clipping = settings.method.privacy().map(|p| p.clipping(&weights.layout)).transpose()?;
-        let tensors = weights.layout.len();
-        let mut updates: Updates<B> = settings.common().updates(tensors, Silent::Zero);
-        let shapes: Vec<(usize, usize)> = weights.layout.specs().iter().map(|s| s.matrix()).collect();
+        let tuned = settings.tune.ids(&weights.layout)?;
+        let clipping = settings.method.privacy().map(|p| p.clipping(&weights.layout, &tuned)).transpose()?;
+        let mut updates: Updates<B> = settings.common().updates(weights.layout.len(), Silent::Zero);
+        let shapes: Vec<(usize, usize)> = tuned.iter().map(|&p| weights.layout.spec(p).matrix()).collect();
         let send = |i: usize, data: Vec<f32>| backend.upload(shapes[i].0, shapes[i].1, data);
         let remembers = settings.method == Method::Signsgd { variant: Variant::ErrorFeedback };
         let (mut next, mut residue) = (0, None);
         if let Some(State { step, moments, residue: saved }) = state {
-            let moments_fit = moments.len() == if updates.has_moments() { tensors } else { 0 };
+            let moments_fit = moments.len() == if updates.has_moments() { tuned.len() } else { 0 };
             if step > settings.steps() || !moments_fit || saved.is_some() != remembers {
                 return Err(Error::usage(
                     "the saved state is not of this run: its step, moments or residue do not fit",
                 ));
             }
             for (i, (m, v)) in moments.into_iter().enumerate() {
-                updates.restore(ParamId(i), step, (send(i, m)?, send(i, v)?));
+                updates.restore(tuned[i], step, (send(i, m)?, send(i, v)?));
             }
             let sent = saved.map(|saved| saved.into_iter().enumerate().map(|(i, e)| send(i, e)).collect());
             (next, residue) = (step, sent.transpose()?);
@@ -66,7 +68,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         }
         let stop = stop.unwrap_or(u32::MAX).min(settings.steps());
         let decoder = Decoder::new(backend, weights)?;
-        Ok(Self { decoder, updates, clipping, residue, settings, stop, next, base_sha256, secret, records })
+        Ok(Self { decoder, updates, clipping, tuned, residue, settings, stop, next, base_sha256, secret, records })
     }
 
     /// [`Run::finish`], with the record as such.
@@ -84,15 +86,16 @@ impl<'a, B: Backend> Trainer<'a, B> {
     fn gradient(&self, step: u32, sample: &[usize], records: &[Example]) -> Result<(Vec<B::Tensor>, Private)> {
         let decoder = &self.decoder;
         let (b, layout) = (&decoder.backend, &decoder.layout);
+        let wants = |p: ParamId| self.tuned.binary_search(&p).is_ok();
         let votes = self.settings.method == Method::Signsgd { variant: Variant::MajorityVote };
-        let mut ballot: Option<Vec<B::Tensor>> = votes.then(|| tensors(Sum::new(b, layout, |_| true)));
-        let mut sum = Sum::new(b, layout, |_| true);
+        let mut ballot: Option<Vec<B::Tensor>> = votes.then(|| tensors(Sum::new(b, layout, wants)));
+        let mut sum = Sum::new(b, layout, wants);
         let mut seen = Sums::new(b, 0);
         for chunk in sample.chunks(self.settings.micro_batch as usize) {
             let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
             let means = batch.weights(Reduction::SampleSum);
             let losses = if let Some(clipping) = &self.clipping {
-                let mut norms = Norms::new(b, layout, batch.segments.len(), |_| true);
+                let mut norms = Norms::new(b, layout, batch.segments.len(), wants);
                 let losses = decoder.backward(&batch, &means, &mut norms);
                 let factors = clipping.factors(b, &norms)?;
                 norms.clipped_sum(b, &factors, &mut sum);
@@ -103,7 +106,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
             };
             seen.add(b, &batch, Some((&losses, &means)))?;
             if let Some(ballot) = &mut ballot {
-                let worker = std::mem::replace(&mut sum, Sum::new(b, layout, |_| true));
+                let worker = std::mem::replace(&mut sum, Sum::new(b, layout, wants));
                 for (i, (x, votes)) in tensors(worker).iter_mut().zip(ballot).enumerate() {
                     b.signs(x, self.address(step, i));
                     b.add(votes, x);
@@ -176,7 +179,8 @@ impl<'a, B: Backend> Trainer<'a, B> {
                 "the loss is {loss} at step {step}: the run has diverged; lower `learning_rate`"
             )));
         }
-        let address = |i| Address { seed: self.settings.seed, step, tensor: i as u32 };
+        let (seed, tuned) = (self.settings.seed, &self.tuned);
+        let address = |i: usize| Address { seed, step, tensor: tuned[i].0 as u32 };
         let b = &self.decoder.backend;
         // An empty batch sends nothing: its gradient is 0, not a set of coins.
         let tensors = if private.records > 0 { &mut update[..] } else { &mut [] };
@@ -193,8 +197,9 @@ impl<'a, B: Backend> Trainer<'a, B> {
         Ok((update, Sensitive::new(private)))
     }
 
-    fn address(&self, step: u32, tensor: usize) -> Address {
-        Address { seed: self.settings.seed, step, tensor: tensor as u32 }
+    /// Where the public coins of tuned tensor `i` lie.
+    fn address(&self, step: u32, i: usize) -> Address {
+        Address { seed: self.settings.seed, step, tensor: self.tuned[i].0 as u32 }
     }
 }
 
@@ -225,8 +230,8 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
             }
         };
         let Decoder { backend, params, .. } = &mut self.decoder;
-        for (i, (w, tensor)) in params.iter_mut().zip(&update).enumerate() {
-            self.updates.step(backend, step, ParamId(i), w, Gradient::Dense { tensor, scale });
+        for (&p, tensor) in self.tuned.iter().zip(&update) {
+            self.updates.step(backend, step, p, &mut params[p.0], Gradient::Dense { tensor, scale });
         }
         self.next += 1;
         Ok(Some(Step { step, groups: Vec::new(), private }))
@@ -241,11 +246,12 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
     }
 
     fn save(&mut self, root: &Path) -> Result<()> {
-        let Self { decoder: Decoder { backend: b, params, layout, .. }, updates, residue, next, .. } = self;
+        let Self { decoder: Decoder { backend: b, params, layout, .. }, updates, tuned, residue, next, .. } = self;
         if *next == 0 {
             return Ok(());
         }
-        let weights = params.iter_mut().map(|w| on_host(b, b.master(w))).collect::<Result<Vec<_>>>()?;
+        let own = params.iter_mut().enumerate().filter(|(i, _)| tuned.binary_search(&ParamId(*i)).is_ok());
+        let weights = own.map(|(_, w)| on_host(b, b.master(w))).collect::<Result<Vec<_>>>()?;
         let moments = match updates.has_moments() {
             true => {
                 updates.all_moments().map(|(m, v)| Ok((on_host(b, m)?, on_host(b, v)?))).collect::<Result<Vec<_>>>()?
@@ -254,7 +260,7 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
         };
         let residue =
             residue.as_mut().map(|residue| residue.iter_mut().map(|e| on_host(b, e)).collect::<Result<Vec<_>>>());
-        state::save(root, *next, layout, &weights, &moments, residue.transpose()?.as_deref())
+        state::save(root, *next, layout, tuned, &weights, &moments, residue.transpose()?.as_deref())
     }
 
     fn finish(self: Box<Self>) -> Result<Finished<B>> {
@@ -271,8 +277,9 @@ fn on_host<'a, B: Backend>(b: &B, x: &'a mut B::Tensor) -> Result<Cow<'a, [f32]>
     }
 }
 
+/// The gradients of the tuned parameters, in order.
 fn tensors<B: Backend>(sum: Sum<B>) -> Vec<B::Tensor> {
-    sum.into_grads().into_iter().map(|g| g.expect("all parameters are trained")).collect()
+    sum.into_grads().into_iter().flatten().collect()
 }
 
 /// Never less noise than was accounted for.

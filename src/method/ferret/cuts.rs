@@ -1,10 +1,10 @@
-//! Groups as a transcript writes them: how many tensors each takes, in checkpoint order.
+//! Groups as a transcript writes them: how many of the tuned tensors each takes, in checkpoint order.
 //!
 //! Every grouping of the paper cuts the list of parameters into consecutive runs, so that `148x1` (FERRET-MAX on GPT-2) or `18x8,1x4`
 //! (EIGHTH) says everything, and a replay depends on nothing but the file.
 
 use crate::error::{Error, Result};
-use crate::model::{Layout, ParamId};
+use crate::model::ParamId;
 use serde::{Deserialize, Serialize};
 
 /// The number of tensors of each group.
@@ -18,10 +18,15 @@ const MOST: usize = 1 << 20;
 impl Cuts {
     /// The grouping with these members. Refused unless they are consecutive and cover parameters 0, 1, 2, ...
     pub fn of(members: &[Vec<ParamId>]) -> Result<Self> {
-        let flat = members.iter().flatten().map(|id| id.0);
-        if members.iter().any(Vec::is_empty) || !flat.eq(0..members.iter().map(Vec::len).sum()) {
+        let all: Vec<_> = (0..members.iter().map(Vec::len).sum()).map(ParamId).collect();
+        Self::over(&all, members)
+    }
+
+    /// The grouping of the tuned parameters with these members. Refused unless these are runs of them that cover them all.
+    pub fn over(tuned: &[ParamId], members: &[Vec<ParamId>]) -> Result<Self> {
+        if members.iter().any(Vec::is_empty) || !members.iter().flatten().eq(tuned) {
             return Err(Error::usage(
-                "groups must be runs of tensors in checkpoint order, every tensor in one: a transcript cannot name others",
+                "groups must be runs of tensors in checkpoint order, every tuned tensor in one: a transcript cannot name others",
             ));
         }
         Ok(Self(members.iter().map(Vec::len).collect()))
@@ -37,19 +42,23 @@ impl Cuts {
         self.0.is_empty()
     }
 
-    /// The members of each group among the parameters of `layout`.
-    pub fn members(&self, layout: &Layout) -> Result<Vec<Vec<ParamId>>> {
-        let total: usize = self.0.iter().sum();
-        if total != layout.len() {
-            let have = layout.len();
+    /// Number of tensors in all groups.
+    pub fn tensors(&self) -> usize {
+        self.0.iter().sum()
+    }
+
+    /// The members of each group among the parameters `tuned`.
+    pub fn members(&self, tuned: &[ParamId]) -> Result<Vec<Vec<ParamId>>> {
+        let (total, have) = (self.tensors(), tuned.len());
+        if total != have {
             return Err(Error::usage(format!(
-                "the groups cover {total} tensors, the model has {have}: is it another model?"
+                "the groups cover {total} tensors, of the model {have} are tuned: is it another model?"
             )));
         }
         let mut next = 0;
         let run = |&n: &usize| {
             next += n;
-            (next - n..next).map(ParamId).collect()
+            tuned[next - n..next].to_vec()
         };
         Ok(self.0.iter().map(run).collect())
     }
@@ -98,6 +107,19 @@ mod tests {
         assert_eq!(Cuts::try_from("2x2,1x1".to_owned()).unwrap(), g);
         for bad in ["", "x", "0x1", "1x0", "3", "1x1,", "-1x1", "9999999999x1", "1x9999999999"] {
             assert!(Cuts::try_from(bad.to_owned()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn of_a_subset() {
+        let tuned = [1, 4, 5].map(ParamId);
+        let members = ids(&[&[1, 4], &[5]]);
+        let cuts = Cuts::over(&tuned, &members).unwrap();
+        assert_eq!(String::from(cuts.clone()), "1x2,1x1");
+        assert_eq!(cuts.members(&tuned).unwrap(), members);
+        assert!(cuts.members(&tuned[1..]).is_err());
+        for bad in [&ids(&[&[1], &[5]])[..], &ids(&[&[4, 1], &[5]]), &ids(&[&[1, 4], &[5], &[6]])] {
+            assert!(Cuts::over(&tuned, bad).is_err());
         }
     }
 

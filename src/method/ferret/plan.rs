@@ -21,6 +21,8 @@ pub enum Released {
 #[derive(Clone, Debug)]
 pub struct Plan {
     settings: Settings,
+    /// The parameters that may change, in order.
+    tuned: Vec<ParamId>,
     members: Vec<Vec<ParamId>>,
     /// Number of scalars of every group.
     dims: Vec<usize>,
@@ -30,14 +32,20 @@ impl Plan {
     /// Of a run on weights of this layout.
     pub fn new(layout: &Layout, settings: &Settings) -> Result<Self> {
         settings.check()?;
-        let members = settings.groups.members(layout)?;
+        let tuned = settings.tune.ids(layout)?;
+        let members = settings.groups.members(&tuned)?;
         let dims = members.iter().map(|g| g.iter().map(|&id| layout.spec(id).len()).sum()).collect();
-        Ok(Self { settings: settings.clone(), members, dims })
+        Ok(Self { settings: settings.clone(), tuned, members, dims })
     }
 
     /// What it follows from.
     pub fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// The parameters that may change, in order: those of all groups.
+    pub fn tuned(&self) -> &[ParamId] {
+        &self.tuned
     }
 
     /// Number of groups G.

@@ -102,9 +102,12 @@ impl<B: Backend> Replayer<B> {
         Ok(())
     }
 
-    /// Bring all weights to where they stand before `step`, or at the run's end.
+    /// Bring all tuned weights to where they stand before `step`, or at the run's end. Frozen ones do not even decay.
     pub fn catch_up(&mut self, b: &B, step: u32, weights: &mut [B::Weight]) {
-        self.updates.catch_up_all(b, step.min(self.plan.settings().steps()), weights);
+        let step = step.min(self.plan.settings().steps());
+        for &id in self.plan.tuned() {
+            self.updates.catch_up(b, step, id, &mut weights[id.0]);
+        }
     }
 
     /// Apply recorded releases to their fires; `progress` hears of each step before it is made. For replay, and for resuming a run.

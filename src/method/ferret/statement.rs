@@ -64,7 +64,8 @@ impl Settings {
         let steps = steps_run.into();
         let mut statement =
             Statement::new(&*self.method, released, self.sampler, self.records, self.sampling_rate(), steps)
-                .by_rules_of(version);
+                .by_rules_of(version)
+                .of_tensors(self.tune.to_string());
         statement.nats_planned = Some(self.epsilon);
         statement.accounting = (version > 2).then_some(self.accounting);
         statement.charge_nats(&shared)?;

@@ -130,7 +130,7 @@ impl Work<'_> {
             "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
             "not_met": statement.not_met, "eval_before": before, "eval_after": after,
         });
-        if let (Value::Object(to), Value::Object(from)) = (&mut summary, method.summary(&weights.layout, told.stop)) {
+        if let (Value::Object(to), Value::Object(from)) = (&mut summary, method.summary(&weights.layout, told.stop)?) {
             to.extend(from);
         }
         Ok(summary)

@@ -42,6 +42,7 @@ impl Statement {
         fact("version", json(self.version), json(expected.version));
         fact("tuned_sha256", json(&self.tuned_sha256), json(&expected.tuned_sha256));
         fact("method", json(&self.method), json(&expected.method));
+        fact("tune", json(&self.tune), json(&expected.tune));
         fact("released", json(&self.released), json(&expected.released));
         fact("sampler", json(self.sampler), json(expected.sampler));
         fact("records", json(self.records), json(expected.records));

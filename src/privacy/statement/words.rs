@@ -124,6 +124,9 @@ impl Statement {
             line("**This model is not private.** Nothing is promised about the records it was trained on.\n".into());
         }
         line(format!("- Method: `{}`, {} steps", self.method, self.steps));
+        if let Some(tune) = &self.tune {
+            line(format!("- Tuned: `{tune}`; every other tensor is the base model's, unchanged"));
+        }
         line(format!("- Released: {}", self.released.describe(self.version)));
         line(format!("- Sampling: {}", self.sampler.describe(self.sampling_rate, self.records, self.is_private())));
         if let Some(hash) = &self.tuned_sha256 {
