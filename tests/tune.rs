@@ -56,7 +56,7 @@ fn decoders() -> [(Weights, &'static [&'static str]); 2] {
             weights(config(|c| (c.layers, c.tied) = (3, true)), 7),
             &["bias", "norms", "last:1", "h.1.mlp,wpe", "wte", "c_attn"],
         ),
-        (weights(llama, 8), &["norms", "last:2", "q_proj,v_proj", "lm_head", "embed_tokens,model.norm", "layers.1"]),
+        (weights(llama, 8), &["norms", "last:2", "q_proj,v_proj", "lm_head", "embed_tokens,norm", "layers.1"]),
     ]
 }
 

@@ -6,7 +6,7 @@
 //! bias                         every bias, those of norms too
 //! norms                        every norm, gain and bias
 //! last:N                       the last N blocks
-//! h.11.mlp, q_proj, h.*.attn   tensors by name: whole words of it, side by side; * stands for any characters
+//! h.11.mlp, q_proj, h.*.attn   tensors by name, as `inspect` shows it: whole words, side by side; * stands for any characters
 //! ```
 //! Words are joined by commas: `last:1,ln_f,bias`. A tied embedding is one tensor, so it is tuned in both its places or in none. What a word
 //! means is part of every transcript that has it, and never changes.
@@ -250,7 +250,7 @@ mod tests {
     fn what_names_nothing_is_refused_with_the_names_there_are() {
         let llama = layout("smollm-135m");
         for (text, part) in [
-            ("q_porj", "model.layers.*.self_attn.q_proj.weight"),
+            ("q_porj", "layers.*.self_attn.q_proj.weight"),
             ("bias", "names no tensor"),
             ("norms,wte", "wte names no tensor"),
             ("last:13", "last:1 to last:12"),
