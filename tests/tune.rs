@@ -338,7 +338,7 @@ fn statements_and_files_name_what_was_tuned_and_all_leaves_them_as_they_were() {
     let ids: Vec<_> = base.layout.ids().collect();
     let whole = Settings {
         tune: Tune::default(),
-        groups: Cuts::over(&ids, &[ids.clone()]).unwrap(),
+        groups: Cuts::over(&ids, std::slice::from_ref(&ids)).unwrap(),
         ..ferret(&base, "bias", 1)
     };
     let text = serde_json::to_string(&whole).unwrap();
