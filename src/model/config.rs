@@ -158,6 +158,33 @@ pub struct Window {
 }
 
 impl Config {
+    /// Refuse sizes that cannot be true together; the answer says which.
+    pub fn check(&self) -> Result<(), String> {
+        let sizes = [
+            ("the vocabulary", self.vocab),
+            ("the width", self.width),
+            ("the count of heads", self.heads),
+            ("the count of key and value heads", self.kv_heads),
+            ("the width of a head", self.head_width),
+            ("the hidden width", self.inner),
+            ("the count of positions", self.positions),
+        ];
+        if let Some((name, _)) = sizes.iter().find(|(_, size)| *size == 0) {
+            return Err(format!("{name} is 0: no such model can be computed"));
+        }
+        if !self.heads.is_multiple_of(self.kv_heads) {
+            let (heads, kv) = (self.heads, self.kv_heads);
+            return Err(format!("{heads} heads cannot share {kv} keys and values: one is no multiple of the other"));
+        }
+        match &self.position {
+            Position::Rope(rope) if rope.width == 0 || rope.width % 2 != 0 || rope.width > self.head_width => {
+                let (rotated, width) = (rope.width, self.head_width);
+                Err(format!("{rotated} columns of a head of {width} cannot be rotated: an even count inside it can"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What attention scores of block `layer` are multiplied by.
     pub fn attention_scale(&self, layer: usize) -> f64 {
         let by_width = if self.scale_by_width { 1.0 / (self.head_width as f64).sqrt() } else { 1.0 };

@@ -14,7 +14,7 @@ use super::layout::{Layout, Pair, ParamId, Place};
 use super::sink::{GradSink, Rows, Slot};
 use super::weights::Weights;
 use crate::backend::{Backend, Memory};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kernel::Stored;
 use crate::ops::{Rope, Segments};
 
@@ -73,6 +73,7 @@ impl<B: Backend> Decoder<B> {
         layout: Layout,
         tensors: impl Iterator<Item = Result<Stored>>,
     ) -> Result<Self> {
+        config.check().map_err(|what| Error::Usage(format!("the model's shape: {what}")))?;
         let params = layout
             .specs()
             .iter()
