@@ -2,7 +2,7 @@
 
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
-use super::params::{self, Params};
+use super::params;
 use super::rows::{Empty, LANES};
 use super::tensor::{Tensor, Window};
 use crate::ops::{Heads, Parts, Qkv, Segments};
@@ -102,7 +102,7 @@ fn store(c: &Context, constants: &[u32], from: Window, to: Window, rows: usize, 
         ..Default::default()
     };
     let args = [Arg::Rows(from), Arg::Rows(to)];
-    c.run(&kernels::ATTENTION_STORE, constants, &args, params.words(), (rows * cols).div_ceil(LANES), 0.0);
+    c.run(&kernels::ATTENTION_STORE, constants, &args, &params, (rows * cols).div_ceil(LANES), 0.0);
 }
 
 /// Whole segments whose rows fit a binding together, with their rows.
@@ -159,7 +159,7 @@ fn run_forward(
     let [q, k, v] = x.map(Arg::Rows);
     let args = [Arg::Words(&call.items), q, k, v, Arg::Rows(out), Arg::Rows(lse)];
     let constants = [heads.width as u32, block as u32, 2];
-    c.run(&kernels::ATTENTION, &constants, &args, params.words(), call.blocks * heads.heads, flops);
+    c.run(&kernels::ATTENTION, &constants, &args, &params, call.blocks * heads.heads, flops);
 }
 
 /// `qkv`'s keys and values into rows `past..` of the caches, and its queries against all of them.
@@ -218,7 +218,7 @@ pub(super) fn backward(
         };
         let params = params::Attention { work: pairs as u32, q_start: o.start, q_line: o.line, ..base };
         let args = [Arg::Rows(o), Arg::Rows(l), Arg::Rows(g), Arg::Rows(kept)];
-        c.run(&kernels::ATTENTION_DELTAS, &constants, &args, params.words(), pairs.div_ceil(LANES), 0.0);
+        c.run(&kernels::ATTENTION_DELTAS, &constants, &args, &params, pairs.div_ceil(LANES), 0.0);
 
         let pass = |kernel: &'static Kernel, owners: usize, to: Window, second: u32, products| {
             let work = call.blocks * owners;
@@ -231,7 +231,7 @@ pub(super) fn backward(
             };
             let [q, k, v] = x.map(Arg::Rows);
             let args = [Arg::Words(&call.items), q, k, v, Arg::Rows(g), Arg::Rows(kept), Arg::Rows(to)];
-            c.run(kernel, &constants, &args, params.words(), work, flops(&segments, heads, products));
+            c.run(kernel, &constants, &args, &params, work, flops(&segments, heads, products));
         };
         let [dq, dk, dv] = windows(d, heads, &rows);
         pass(&kernels::ATTENTION_QUERIES, heads.heads, dq, 0, 3);
@@ -290,6 +290,6 @@ pub(super) fn jvp(
         let [q, k, v] = x.map(Arg::Rows);
         let args = [Arg::Words(&call.items), q, k, v, Arg::Rows(l), Arg::Rows(tangents[0]), Arg::Rows(to)];
         let work = call.blocks * heads.heads;
-        c.run(&kernels::ATTENTION_JVP, &constants, &args, params.words(), work, flops(&segments, heads, 6));
+        c.run(&kernels::ATTENTION_JVP, &constants, &args, &params, work, flops(&segments, heads, 6));
     }
 }

@@ -5,6 +5,7 @@ use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
 use super::mass::{self, LONG, deep, gathered, long_gram, product_roundings};
 use super::matmul::{Factor, Target, matmul};
+use super::params::{Clip, SampleNorm};
 use super::rows::{Empty, LANES, columns, row_dots, same_ids};
 use super::tensor::{Tensor, Window};
 use crate::ops::Segments;
@@ -19,43 +20,13 @@ const TILE: usize = 32;
 /// more in roots and quotients.
 const SLACK: f64 = 64.0;
 
-#[derive(Default)]
-pub(super) struct Params<'a> {
-    pub(super) work: usize,
-    pub(super) a: Option<(Window<'a>, usize)>,
-    pub(super) b: Option<(Window<'a>, usize)>,
-    pub(super) c: Option<Window<'a>>,
-    pub(super) out: Option<Window<'a>>,
-    pub(super) parts: usize,
-    /// What masses are multiplied by, to round them up.
-    pub(super) up: f64,
-}
-
-impl Params<'_> {
-    pub(super) fn words(&self) -> [u32; 14] {
-        let factor = |f: Option<(Window, usize)>| f.map_or([0; 3], |(w, cols)| [w.start, w.line, cols as u32]);
-        let [a, b] = [self.a, self.b].map(factor);
-        let (c_start, c_line) = self.c.map_or((0, 0), |w| (w.start, w.line));
-        let out = self.out.map_or(0, |w| w.start);
-        let [floor_a, floor_b] = [self.a, self.b].map(|f| f.map_or(0, |(_, cols)| mass::floor(cols).to_bits()));
-        let up = (self.up as f32).to_bits();
-        [
-            self.work as u32,
-            a[0],
-            a[1],
-            a[2],
-            b[0],
-            b[1],
-            b[2],
-            c_start,
-            c_line,
-            out,
-            self.parts as u32,
-            floor_a,
-            floor_b,
-            up,
-        ]
-    }
+/// What sample_norm.wgsl is told of the rows that it reads, two factors of so many columns each; the rest is zero.
+pub(super) fn factors_of(a: Option<(Window, usize)>, b: Option<(Window, usize)>) -> SampleNorm {
+    let factor = |f: Option<(Window, usize)>| {
+        f.map_or((0, 0, 0, 0.0), |(w, cols)| (w.start, w.line, cols as u32, mass::floor(cols)))
+    };
+    let ((start_a, line_a, cols_a, floor_a), (start_b, line_b, cols_b, floor_b)) = (factor(a), factor(b));
+    SampleNorm { start_a, line_a, cols_a, floor_a, start_b, line_b, cols_b, floor_b, ..Default::default() }
 }
 
 /// Partial sums of several samples: `begins` says where each sample's begin.
@@ -68,9 +39,9 @@ struct Partials {
 fn collect(c: &Context, partials: &Partials, squares: &Tensor, first: usize) {
     let samples = partials.begins.len() - 1;
     let to = squares.window(first..first + samples);
-    let params = Params { work: samples, out: Some(to), ..Default::default() };
+    let params = SampleNorm { work: samples as u32, start_out: to.start, ..Default::default() };
     let args = [Arg::Words(&partials.begins), Arg::Rows(partials.sums.whole()), Arg::Rows(to)];
-    c.run(&kernels::COLLECT, &[], &args, &params.words(), samples, 0.0);
+    c.run(&kernels::COLLECT, &[], &args, &params, samples, 0.0);
 }
 
 /// Whether the Gram matrices of a sample cost less than its gradient; as in [`crate::ops::sample_norm`].
@@ -124,9 +95,9 @@ pub(super) fn outer(
                 return;
             }
             let sums = empty(1, work);
-            let params = Params { work, a: Some((wx, x.cols)), b: Some((wdy, dy.cols)), ..Default::default() };
+            let params = SampleNorm { work: work as u32, ..factors_of(Some((wx, x.cols)), Some((wdy, dy.cols))) };
             let args = [Arg::Rows(wx), Arg::Rows(wdy), Arg::Words(&items), Arg::Rows(sums.whole())];
-            c.run(kernel, &[], &args, &params.words(), work, work as f64 * flops);
+            c.run(kernel, &[], &args, &params, work, work as f64 * flops);
             collect(c, &Partials { sums, begins }, squares, first + samples.start);
         };
         let area = (2 * TILE * TILE) as f64;
@@ -216,9 +187,9 @@ pub(super) fn rows(
         }
         let work = lists.len() - 1;
         let sums = empty(1, work);
-        let params = Params { work, a: Some((from, dy.cols)), ..Default::default() };
+        let params = SampleNorm { work: work as u32, ..factors_of(Some((from, dy.cols)), None) };
         let args = [Arg::Rows(from), Arg::Words(&lists), Arg::Words(&order), Arg::Rows(sums.whole())];
-        c.run(&kernels::SAMPLE_ROWS, &[], &args, &params.words(), work, 0.0);
+        c.run(&kernels::SAMPLE_ROWS, &[], &args, &params, work, 0.0);
         collect(c, &Partials { sums, begins }, squares, first + samples.start);
     }
     let windows = c.blocks(0..dy.rows, &[dy.cols]).len();
@@ -259,8 +230,12 @@ pub(super) fn tied(
         let (items, begins) = tiles(&segments, |n| rectangle(n.div_ceil(TILE), n.div_ceil(TILE)));
         let work = items.len() / 4;
         let sums = empty(1, work);
-        let params =
-            Params { work, a: Some((wdy, dy.cols)), b: Some((wdemb, demb.cols)), c: Some(wx), ..Default::default() };
+        let params = SampleNorm {
+            work: work as u32,
+            start_c: wx.start,
+            line_c: wx.line,
+            ..factors_of(Some((wdy, dy.cols)), Some((wdemb, demb.cols)))
+        };
         let args = [
             Arg::Rows(wdy),
             Arg::Rows(wdemb),
@@ -270,7 +245,7 @@ pub(super) fn tied(
             Arg::Rows(sums.whole()),
         ];
         let flops = (work * 2 * TILE * TILE * dy.cols) as f64;
-        c.run(&kernels::SAMPLE_TIED, &[], &args, &params.words(), work, flops);
+        c.run(&kernels::SAMPLE_TIED, &[], &args, &params, work, flops);
         collect(c, &Partials { sums, begins }, squares, first + samples.start);
     }
     // Of a long sample a term is rounded in the table's sums, the product with it and the rows' dots. Eight more, for the three squares that may
@@ -317,11 +292,15 @@ pub(super) fn segment_sums(c: &Context, dy: &Tensor, segments: &Segments, sums: 
         }
         let (from, to) = (dy.window(rows), sums.window(samples.clone()));
         let begins: Vec<u32> = segments.offsets().iter().map(|&o| o as u32).collect();
-        let params =
-            Params { work: samples.len(), a: Some((from, dy.cols)), out: Some(to), parts, ..Default::default() };
+        let params = SampleNorm {
+            work: samples.len() as u32,
+            start_out: to.start,
+            parts: parts as u32,
+            ..factors_of(Some((from, dy.cols)), None)
+        };
         let args = [Arg::Rows(from), Arg::Words(&begins), Arg::Rows(to)];
         let flops = (segments.rows() * dy.cols) as f64;
-        c.run(&kernels::SEGMENT_SUMS, &[], &args, &params.words(), samples.len() * parts, flops);
+        c.run(&kernels::SEGMENT_SUMS, &[], &args, &params, samples.len() * parts, flops);
     }
 }
 
@@ -331,7 +310,8 @@ pub(super) fn bounds(c: &Context, norms: &Tensor, squares: &Tensor) {
     let up = 1.0 + 4.0 * f64::from(f32::EPSILON);
     for rows in c.blocks(0..squares.rows, &[1]) {
         let (x, from) = (squares.window(rows.clone()), norms.window(rows.clone()));
-        let params = [rows.len() as u32, 1, x.start, from.start, 0, 0, 0, (up as f32).to_bits()];
+        let (count, start_x, start_factors) = (rows.len() as u32, x.start, from.start);
+        let params = Clip { count, line: 1, start_x, start_factors, up: up as f32, ..Default::default() };
         let args = [Arg::Rows(x), Arg::Rows(from)];
         c.run(&kernels::NORM_BOUNDS, &[], &args, &params, rows.len().div_ceil(LANES), 0.0);
     }
@@ -347,8 +327,16 @@ pub(super) fn factors(c: &Context, function: ClipFunction, bound: f64, squares: 
     let up = 1.0 + SLACK * f32::EPSILON as f64;
     for rows in c.blocks(0..squares.rows, &[1]) {
         let x = squares.window(rows.clone());
-        let words = [(bound as f32).to_bits(), (gamma as f32).to_bits(), (up as f32).to_bits()];
-        let params = [rows.len() as u32, 1, x.start, 0, kind, words[0], words[1], words[2]];
+        let params = Clip {
+            count: rows.len() as u32,
+            line: 1,
+            start_x: x.start,
+            start_factors: 0,
+            kind,
+            bound: bound as f32,
+            gamma: gamma as f32,
+            up: up as f32,
+        };
         c.run(&kernels::CLIP_FACTORS, &[], &[Arg::Rows(x)], &params, rows.len().div_ceil(LANES), 0.0);
     }
 }
@@ -360,7 +348,14 @@ pub(super) fn clip_rows(c: &Context, x: &Tensor, segments: &Segments, factors: &
     for rows in c.blocks(0..x.rows, &[x.cols]) {
         let to = x.window(rows.clone());
         let count = rows.len() * x.line() / 4;
-        let params = [count as u32, to.line / 4, to.start, factors.start, scale as u32, 0, 0, 0];
+        let params = Clip {
+            count: count as u32,
+            line: to.line / 4,
+            start_x: to.start,
+            start_factors: factors.start,
+            kind: scale as u32,
+            ..Default::default()
+        };
         let args = [Arg::Rows(to), Arg::Rows(factors), Arg::Words(&owners[rows])];
         c.run(&kernels::CLIP_ROWS, &[], &args, &params, count.div_ceil(LANES), count as f64 * 4.0);
     }

@@ -2,6 +2,8 @@
 
 use super::context::Arg;
 use super::matmul::{Factor, Target, matmul};
+use super::params::{CrossEntropy, TokenStats};
+use super::tensor::Window;
 use super::{Gpu, Tensor, attention, gated, kernels, norm, rows};
 use crate::backend::Compute;
 use crate::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Segments, rms_norm};
@@ -137,8 +139,7 @@ impl Compute for Gpu {
         for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
             let from = logits.window(rows.clone());
             let to = losses.window(first + rows.start..first + rows.end);
-            let params =
-                [rows.len() as u32, logits.cols as u32, from.line / 4, from.start, 0, to.start, rows.start as u32];
+            let params = cross_entropy(&from, &to, logits.cols, &rows);
             let args = [Arg::Rows(from), Arg::Words(targets), Arg::Rows(to)];
             let flops = 10.0 * (rows.len() * logits.cols) as f64;
             self.context.run(&kernels::CROSS_ENTROPY, &[], &args, &params, rows.len(), flops);
@@ -157,8 +158,7 @@ impl Compute for Gpu {
         for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
             let from = logits.window(rows.clone());
             let to = losses.window(first + rows.start..first + rows.end);
-            let params =
-                [rows.len() as u32, logits.cols as u32, from.line / 4, from.start, 0, to.start, rows.start as u32];
+            let params = cross_entropy(&from, &to, logits.cols, &rows);
             let args = [Arg::Words(targets), Arg::Rows(to), Arg::Words(weights), Arg::Rows(from)];
             let flops = 20.0 * (rows.len() * logits.cols) as f64;
             self.context.run(&kernels::CROSS_ENTROPY_BACKWARD, &[], &args, &params, rows.len(), flops);
@@ -279,15 +279,7 @@ impl Compute for Gpu {
         for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
             let (from, dot) = (logits.window(rows.clone()), logits_dot.window(rows.clone()));
             let to = losses_dot.window(first + rows.start..first + rows.end);
-            let params = [
-                rows.len() as u32,
-                logits.cols as u32,
-                from.line / 4,
-                from.start,
-                dot.start,
-                to.start,
-                rows.start as u32,
-            ];
+            let params = CrossEntropy { start_dot: dot.start, ..cross_entropy(&from, &to, logits.cols, &rows) };
             let args = [Arg::Rows(from), Arg::Words(targets), Arg::Rows(to), Arg::Rows(dot)];
             let flops = 12.0 * (rows.len() * logits.cols) as f64;
             self.context.run(&kernels::CROSS_ENTROPY_JVP, &[], &args, &params, rows.len(), flops);
@@ -313,11 +305,30 @@ impl Compute for Gpu {
         for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
             let from = logits.window(rows.clone());
             let to = stats.window(first + rows.start..first + rows.end);
-            let params =
-                [rows.len() as u32, logits.cols as u32, from.line / 4, from.start, to.start, rows.start as u32];
+            let params = TokenStats {
+                rows: rows.len() as u32,
+                cols: logits.cols as u32,
+                line: from.line / 4,
+                start_logits: from.start,
+                start_stats: to.start,
+                first: rows.start as u32,
+            };
             let args = [Arg::Rows(from), Arg::Words(targets), Arg::Rows(to)];
             let flops = 40.0 * (rows.len() * logits.cols) as f64;
             self.context.run(&kernels::TOKEN_STATS, &[], &args, &params, rows.len(), flops);
         }
+    }
+}
+
+/// Rows `rows` of the logits, which lie in `from`, and their losses in `to`.
+fn cross_entropy(from: &Window, to: &Window, cols: usize, rows: &Range<usize>) -> CrossEntropy {
+    CrossEntropy {
+        rows: rows.len() as u32,
+        cols: cols as u32,
+        line: from.line / 4,
+        start_logits: from.start,
+        start_dot: 0,
+        start_losses: to.start,
+        first: rows.start as u32,
     }
 }

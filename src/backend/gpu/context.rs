@@ -3,6 +3,7 @@
 use super::adapter::{AdapterInfo, Opened};
 use super::fault::Fault;
 use super::kernels::{self, Kernel};
+use super::params::Params;
 use super::pool::{Pool, class};
 use super::recorder::{Recorder, Work};
 use super::tensor::{Tensor, Window, line};
@@ -159,7 +160,7 @@ impl Context {
         kernel: &'static Kernel,
         constants: &[u32],
         args: &[Arg],
-        params: &[u32],
+        params: &impl Params,
         groups: usize,
         flops: f64,
     ) {
@@ -169,6 +170,7 @@ impl Context {
         let pipeline = self.pipeline(kernel, constants);
         let y = groups.div_ceil(MAX_GROUPS);
         let x = groups.div_ceil(y);
+        let params = params.words();
         let work = Work { pipeline: &pipeline, kernel, args, params, groups: (x as u32, y as u32), flops };
         self.recorder().dispatch(&self.device, &self.queue, work);
     }

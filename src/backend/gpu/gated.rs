@@ -2,7 +2,7 @@
 
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
-use super::params::{self, Params};
+use super::params;
 use super::rows::{LANES, kind};
 use super::tensor::{Tensor, Window};
 use crate::ops::{Activation, GateUp, Parts};
@@ -58,7 +58,7 @@ fn run(c: &Context, kernel: &'static Kernel, act: Activation, x: GateUp<&Tensor>
                 i => Arg::Rows(extra[i as usize - 4]),
             })
             .collect();
-        c.run(kernel, &[kind(act)], &args, params.words(), count.div_ceil(LANES), 25.0 * count as f64);
+        c.run(kernel, &[kind(act)], &args, &params, count.div_ceil(LANES), 25.0 * count as f64);
     }
 }
 
@@ -95,6 +95,6 @@ pub(super) fn rope(c: &Context, x: &Tensor, (first, heads, width): (usize, usize
             sign: if back { -1.0 } else { 1.0 },
         };
         let args = [Arg::Rows(to), Arg::Rows(turns)];
-        c.run(&kernels::ROPE, &[], &args, params.words(), count.div_ceil(LANES), 6.0 * count as f64);
+        c.run(&kernels::ROPE, &[], &args, &params, count.div_ceil(LANES), 6.0 * count as f64);
     }
 }

@@ -2,9 +2,10 @@
 //! square, whose derivation stands there. Everything here is computed in f32: the counts of roundings are those of the kernels, in whose
 //! order drivers are taken to add.
 
-use super::clip::Params;
+use super::clip::factors_of;
 use super::context::{Arg, Context};
 use super::kernels;
+use super::params::SampleNorm;
 use super::rows::Empty;
 use super::tensor::Tensor;
 use crate::ops::Segments;
@@ -68,9 +69,9 @@ pub(super) fn add(
         let own = dy.window(rows.clone());
         let other = x.map(|x| (x.window(rows.clone()), x.cols));
         let (work, parts) = (rows.len(), rows.start);
-        let params = Params { work, a: other, b: Some((own, dy.cols)), parts, ..Default::default() };
+        let params = SampleNorm { work: work as u32, parts: parts as u32, ..factors_of(other, Some((own, dy.cols))) };
         let args = [other.map_or(Arg::Nothing, |(w, _)| Arg::Rows(w)), Arg::Rows(own), Arg::Rows(sums.whole())];
-        c.run(&kernels::SAMPLE_MASSES, &[], &args, &params.words(), work, 4.0 * (work * widest) as f64);
+        c.run(&kernels::SAMPLE_MASSES, &[], &args, &params, work, 4.0 * (work * widest) as f64);
     }
     let begins: Vec<u32> = segments.offsets().iter().map(|&o| o as u32).collect();
     // Of squares of rows, their roots, products and sums.
@@ -97,7 +98,7 @@ pub(super) fn add_bounds(
         })
         .collect();
     let to = norms.window(first..first + segments.len());
-    let params = Params { work: segments.len(), out: Some(to), up, ..Default::default() };
+    let params = SampleNorm { work: segments.len() as u32, start_out: to.start, up: up as f32, ..Default::default() };
     let args = [Arg::Words(begins), Arg::Rows(masses.whole()), Arg::Words(&bounds), Arg::Rows(to)];
-    c.run(&kernels::COLLECT_MASSES, &[], &args, &params.words(), segments.len(), 0.0);
+    c.run(&kernels::COLLECT_MASSES, &[], &args, &params, segments.len(), 0.0);
 }

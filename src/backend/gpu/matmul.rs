@@ -2,6 +2,7 @@
 
 use super::context::{Arg, Context};
 use super::kernels;
+use super::params;
 use super::tensor::Tensor;
 use std::ops::Range;
 
@@ -99,17 +100,17 @@ pub(super) fn matmul(x: &Context, a: Factor, b: Factor, bias: Option<&Tensor>, c
                 ];
                 let add = (c.add || i > 0) as u32;
                 if rows.len() == 1 && !a.transposed {
-                    let params = [
-                        columns.len() as u32,
-                        terms.len() as u32,
-                        b_window.line,
-                        a_window.start,
-                        b_window.start,
-                        c_window.start,
-                        bias.map_or(0, |w| w.start),
+                    let params = params::Matvec {
+                        n: columns.len() as u32,
+                        k: terms.len() as u32,
+                        line_b: b_window.line,
+                        start_a: a_window.start,
+                        start_b: b_window.start,
+                        start_c: c_window.start,
+                        start_bias: bias.map_or(0, |w| w.start),
                         add,
-                        bias.is_some() as u32,
-                    ];
+                        has_bias: bias.is_some() as u32,
+                    };
                     let groups = columns.len().div_ceil(if b.transposed { VECTOR_ROWS } else { TILE });
                     x.run(&kernels::MATVEC, &[b.transposed as u32], &args, &params, groups, flops);
                     continue;
@@ -118,22 +119,22 @@ pub(super) fn matmul(x: &Context, a: Factor, b: Factor, bias: Option<&Tensor>, c
                 let tiles = rows.len().div_ceil(TILE) * tiles_n;
                 let shifted_a = !a_column.is_multiple_of(4);
                 let constants = [a.transposed as u32, b.transposed as u32, shifted_a as u32];
-                let params = [
-                    rows.len() as u32,
-                    columns.len() as u32,
-                    terms.len() as u32,
-                    a_window.line,
-                    b_window.line,
-                    c_window.line,
-                    a_window.start,
-                    b_window.start,
-                    c_window.start,
-                    bias.map_or(0, |w| w.start),
+                let params = params::Linear {
+                    m: rows.len() as u32,
+                    n: columns.len() as u32,
+                    k: terms.len() as u32,
+                    line_a: a_window.line,
+                    line_b: b_window.line,
+                    line_c: c_window.line,
+                    start_a: a_window.start,
+                    start_b: b_window.start,
+                    start_c: c_window.start,
+                    start_bias: bias.map_or(0, |w| w.start),
                     add,
-                    bias.is_some() as u32,
-                    tiles_n as u32,
-                    tiles as u32,
-                ];
+                    has_bias: bias.is_some() as u32,
+                    tiles_n: tiles_n as u32,
+                    tiles: tiles as u32,
+                };
                 x.run(&kernels::MATMUL, &constants, &args, &params, tiles, flops);
             }
         }

@@ -2,7 +2,7 @@
 
 use super::context::{Arg, Context};
 use super::kernels;
-use super::params::{self, Params};
+use super::params;
 use super::rows::LANES;
 use super::tensor::Tensor;
 use crate::ops::rms_norm::groups;
@@ -29,7 +29,7 @@ pub(super) fn layer(c: &Context, x: &Tensor, (gain, bias): (&Tensor, &Tensor), e
             ..Default::default()
         };
         let args = [Arg::Rows(from), Arg::Rows(gain), Arg::Rows(bias), Arg::Rows(to), Arg::Rows(stats)];
-        c.run(&kernels::NORM, &[], &args, params.words(), rows.len(), work(&rows, x, 8.0));
+        c.run(&kernels::NORM, &[], &args, &params, rows.len(), work(&rows, x, 8.0));
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) fn layer_backward(
             ..Default::default()
         };
         let args = [Arg::Rows(from), Arg::Rows(gain), Arg::Rows(stats), Arg::Rows(grad), Arg::Rows(to)];
-        c.run(&kernels::NORM_BACKWARD, &[], &args, params.words(), rows.len(), work(&rows, x, 14.0));
+        c.run(&kernels::NORM_BACKWARD, &[], &args, &params, rows.len(), work(&rows, x, 14.0));
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) fn layer_jvp(
             bias_dot.map_or(Arg::Nothing, |t| Arg::Rows(t.whole())),
             Arg::Rows(to),
         ];
-        c.run(&kernels::NORM_JVP, &[], &args, params.words(), rows.len(), work(&rows, x, 14.0));
+        c.run(&kernels::NORM_JVP, &[], &args, &params, rows.len(), work(&rows, x, 14.0));
     }
 }
 
@@ -121,7 +121,7 @@ pub(super) fn rms(c: &Context, x: &Tensor, gain: &Tensor, eps: f64, y: &Tensor, 
         let stats = stats.window(rows.clone());
         let args = [Arg::Rows(x.window(rows.clone())), Arg::Rows(gain.whole()), Arg::Rows(to), Arg::Rows(stats)];
         let groups = rows.len() * params.groups as usize;
-        c.run(&kernels::RMS_NORM, &[], &args, params.words(), groups, work(&rows, x, 5.0));
+        c.run(&kernels::RMS_NORM, &[], &args, &params, groups, work(&rows, x, 5.0));
     }
 }
 
@@ -145,7 +145,7 @@ pub(super) fn rms_backward(
         let (from, stats) = (x.window(rows.clone()), stats.window(rows.clone()));
         let args = [Arg::Rows(from), Arg::Rows(gain.whole()), Arg::Rows(stats), Arg::Rows(grad), Arg::Rows(to)];
         let groups = rows.len() * params.groups as usize;
-        c.run(&kernels::RMS_NORM_BACKWARD, &[], &args, params.words(), groups, work(&rows, x, 10.0));
+        c.run(&kernels::RMS_NORM_BACKWARD, &[], &args, &params, groups, work(&rows, x, 10.0));
     }
 }
 
@@ -175,7 +175,7 @@ pub(super) fn rms_jvp(
             Arg::Rows(to),
         ];
         let groups = rows.len() * params.groups as usize;
-        c.run(&kernels::RMS_NORM_JVP, &[], &args, params.words(), groups, work(&rows, x, 10.0));
+        c.run(&kernels::RMS_NORM_JVP, &[], &args, &params, groups, work(&rows, x, 10.0));
     }
 }
 
@@ -194,6 +194,6 @@ pub(super) fn fold(c: &Context, x: &Tensor, y: &Tensor) {
             ..Default::default()
         };
         let threads = (rows.len() * y.cols).div_ceil(LANES);
-        c.run(&kernels::FOLD, &[], &[Arg::Rows(from), Arg::Rows(to)], params.words(), threads, work(&rows, x, 1.0));
+        c.run(&kernels::FOLD, &[], &[Arg::Rows(from), Arg::Rows(to)], &params, threads, work(&rows, x, 1.0));
     }
 }

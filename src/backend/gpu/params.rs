@@ -54,5 +54,42 @@ params! {
         rows: u32, cols: u32, gate_start: u32, gate_line: u32, up_start: u32, up_line: u32,
         gate_dot_start: u32, gate_dot_line: u32, up_dot_start: u32, up_dot_line: u32, out_start: u32, out_line: u32,
     }
+    "linear" => Linear {
+        m: u32, n: u32, k: u32, line_a: u32, line_b: u32, line_c: u32, start_a: u32, start_b: u32, start_c: u32,
+        start_bias: u32, add: u32, has_bias: u32, tiles_n: u32, tiles: u32,
+    }
+    "matvec" => Matvec {
+        n: u32, k: u32, line_b: u32, start_a: u32, start_b: u32, start_c: u32, start_bias: u32, add: u32, has_bias: u32,
+    }
+    "embedding" => Embedding {
+        start_table: u32, start_rows: u32, line: u32, count: u32, first: u32, last: u32, add: u32, parts: u32,
+    }
+    "reduce" => Reduce {
+        rows: u32, cols: u32, line: u32, start_a: u32, start_b: u32, start_out: u32, chunk: u32, parts: u32, add: u32,
+    }
+    "cross_entropy" => CrossEntropy {
+        rows: u32, cols: u32, line: u32, start_logits: u32, start_dot: u32, start_losses: u32, first: u32,
+    }
+    "token_stats" => TokenStats { rows: u32, cols: u32, line: u32, start_logits: u32, start_stats: u32, first: u32 }
+    "direction" => Direction {
+        key0: u32, key1: u32, key2: u32, key3: u32, key4: u32, key5: u32, key6: u32, key7: u32, group: u32, step: u32,
+        block_low: u32, block_high: u32, skip: u32, count: u32, cols: u32, line: u32, start: u32, scale: f32, blocks: u32,
+    }
+    "update" => Update {
+        start_w: u32, start_m: u32, start_v: u32, start_g: u32, count: u32, steps: u32, scale: f32,
+        decay: f32, rate: f32, correction: f32, keep_m: f32, take_m: f32, keep_v: f32, take_v: f32, eps: f32,
+    }
+    "compress" => Compress {
+        key0: u32, key1: u32, key2: u32, key3: u32, key4: u32, key5: u32, key6: u32, key7: u32, group: u32, step: u32,
+        rows: u32, cols: u32, line: u32, start_x: u32, start_memory: u32, start_total: u32, before: u32, count: u32,
+        levels: f32, share: f32, remembers: u32,
+    }
+    "clip" => Clip {
+        count: u32, line: u32, start_x: u32, start_factors: u32, kind: u32, bound: f32, gamma: f32, up: f32,
+    }
+    "sample_norm" => SampleNorm {
+        work: u32, start_a: u32, line_a: u32, cols_a: u32, start_b: u32, line_b: u32, cols_b: u32, start_c: u32,
+        line_c: u32, start_out: u32, parts: u32, floor_a: f32, floor_b: f32, up: f32,
+    }
     "activation" "residual" => Elementwise { start_x: u32, start_y: u32, count: u32, line: u32 }
 }

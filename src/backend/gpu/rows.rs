@@ -2,7 +2,7 @@
 
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
-use super::params::{self, Params};
+use super::params;
 use super::tensor::{Tensor, Window};
 use crate::ops::Activation;
 use crate::rng::{Direction, DirectionStream};
@@ -27,7 +27,7 @@ pub(super) fn elementwise(c: &Context, kernel: &'static Kernel, constants: &[u32
         let params =
             params::Elementwise { start_x: from.start, start_y: to.start, count: count as u32, line: to.line / 4 };
         let args = [Arg::Rows(from), Arg::Rows(to)];
-        c.run(kernel, constants, &args, params.words(), count.div_ceil(LANES), flops * 4.0 * count as f64);
+        c.run(kernel, constants, &args, &params, count.div_ceil(LANES), flops * 4.0 * count as f64);
     }
 }
 
@@ -47,16 +47,16 @@ pub(super) fn gather(c: &Context, ids: &[u32], table: &Tensor, y: &Tensor, add: 
     for rows in c.blocks(0..y.rows, &[y.cols]) {
         for window in c.blocks(0..table.rows, &[table.cols]) {
             let (from, to) = (table.window(window.clone()), y.window(rows.clone()));
-            let params = [
-                from.start,
-                to.start,
-                line as u32,
-                rows.len() as u32,
-                window.start as u32,
-                window.end as u32,
-                add as u32,
-                0,
-            ];
+            let params = params::Embedding {
+                start_table: from.start,
+                start_rows: to.start,
+                line: line as u32,
+                count: rows.len() as u32,
+                first: window.start as u32,
+                last: window.end as u32,
+                add: add as u32,
+                parts: 0,
+            };
             let args = [Arg::Rows(from), Arg::Words(&ids[rows.clone()]), Arg::Rows(to)];
             c.run(&kernels::GATHER, &[], &args, &params, (rows.len() * line).div_ceil(LANES), 0.0);
         }
@@ -89,8 +89,16 @@ pub(super) fn scatter(c: &Context, ids: &[u32], dy: &Tensor, rows: Range<usize>,
                 continue;
             }
             let (from, to) = (dy.window(block.clone()), table.window(window.clone()));
-            let params =
-                [to.start, from.start, line as u32, (last - first) as u32, window.start as u32, 0, 1, parts as u32];
+            let params = params::Embedding {
+                start_table: to.start,
+                start_rows: from.start,
+                line: line as u32,
+                count: (last - first) as u32,
+                first: window.start as u32,
+                last: 0,
+                add: 1,
+                parts: parts as u32,
+            };
             let args = [
                 Arg::Rows(from),
                 Arg::Words(&distinct[first..last]),
@@ -110,17 +118,17 @@ pub(super) fn columns(c: &Context, dy: &Tensor, rows: Range<usize>, out: &Tensor
     let parts = line.div_ceil(LANES);
     let sum = |x: &Tensor, rows: Range<usize>, chunk: usize, to: Window, add: bool| {
         let from = x.window(rows.clone());
-        let params = [
-            rows.len() as u32,
-            x.cols as u32,
-            line as u32,
-            from.start,
-            0,
-            to.start,
-            chunk as u32,
-            parts as u32,
-            add as u32,
-        ];
+        let params = params::Reduce {
+            rows: rows.len() as u32,
+            cols: x.cols as u32,
+            line: line as u32,
+            start_a: from.start,
+            start_b: 0,
+            start_out: to.start,
+            chunk: chunk as u32,
+            parts: parts as u32,
+            add: add as u32,
+        };
         let groups = rows.len().div_ceil(chunk) * parts;
         c.run(&kernels::COLUMNS, &[], &[Arg::Rows(from), Arg::Rows(to)], &params, groups, (rows.len() * x.cols) as f64);
     };
@@ -142,8 +150,15 @@ pub(super) fn row_dots(c: &Context, a: &Tensor, b: &Tensor, out: &Tensor, first:
     for rows in c.blocks(0..a.rows, &[a.cols]) {
         let (a_window, b_window) = (a.window(rows.clone()), b.window(rows.clone()));
         let to = out.window(first + rows.start..first + rows.end);
-        let params =
-            [rows.len() as u32, a.cols as u32, a_window.line / 4, a_window.start, b_window.start, to.start, 0, 0, 0];
+        let params = params::Reduce {
+            rows: rows.len() as u32,
+            cols: a.cols as u32,
+            line: a_window.line / 4,
+            start_a: a_window.start,
+            start_b: b_window.start,
+            start_out: to.start,
+            ..Default::default()
+        };
         let args = [Arg::Rows(a_window), Arg::Rows(b_window), Arg::Rows(to)];
         c.run(&kernels::ROW_DOTS, &[], &args, &params, rows.len(), 2.0 * (rows.len() * a.cols) as f64);
     }
@@ -151,9 +166,7 @@ pub(super) fn row_dots(c: &Context, a: &Tensor, b: &Tensor, out: &Tensor, first:
 
 /// Row i is elements `offset + ids_i cols ..` of a direction.
 pub(super) fn direction_rows(c: &Context, stream: &DirectionStream, offset: usize, ids: &[u32], out: &Tensor) {
-    let (words, kind, scale) = stream.parts();
-    let (step, group) = words.step_and_group();
-    let (kind, per_block) = kind_and_block(kind);
+    let (kind, per_block, told) = about(stream, out);
     for rows in c.blocks(0..out.rows, &[out.cols]) {
         let to = out.window(rows.clone());
         let first = |&id: &u32| offset + id as usize * out.cols;
@@ -162,9 +175,13 @@ pub(super) fn direction_rows(c: &Context, stream: &DirectionStream, offset: usiz
         let begins: Vec<u32> = ids[rows.clone()].iter().flat_map(|id| begin(first(id))).collect();
         let skip = ids[rows.clone()].iter().map(|id| first(id) % per_block).max().unwrap_or(0);
         let blocks = (skip + out.cols).div_ceil(per_block);
-        let mut params = words.key().to_vec();
-        params.extend([group, step, 0, 0, 0, rows.len() as u32]);
-        params.extend([out.cols as u32, to.line, to.start, scale.to_bits(), blocks as u32]);
+        let params = params::Direction {
+            count: rows.len() as u32,
+            line: to.line,
+            start: to.start,
+            blocks: blocks as u32,
+            ..told
+        };
         let threads = rows.len() * blocks;
         let args = [Arg::Rows(to), Arg::Words(&begins)];
         let flops = 60.0 * (rows.len() * out.cols) as f64;
@@ -172,26 +189,51 @@ pub(super) fn direction_rows(c: &Context, stream: &DirectionStream, offset: usiz
     }
 }
 
-/// The shader's constant, and the elements that a block of words gives.
-fn kind_and_block(kind: Direction) -> (u32, usize) {
-    match kind {
+/// The shader's constant, the elements that a block of words gives, and what does not change from window to window of `out`.
+fn about(stream: &DirectionStream, out: &Tensor) -> (u32, usize, params::Direction) {
+    let (words, kind, scale) = stream.parts();
+    let (kind, per_block) = match kind {
         Direction::Sphere => (0, 16),
         Direction::Rademacher => (1, 512),
-    }
+    };
+    let (step, group) = words.step_and_group();
+    let [key0, key1, key2, key3, key4, key5, key6, key7] = words.key();
+    let cols = out.cols as u32;
+    let told = params::Direction {
+        key0,
+        key1,
+        key2,
+        key3,
+        key4,
+        key5,
+        key6,
+        key7,
+        group,
+        step,
+        cols,
+        scale,
+        ..Default::default()
+    };
+    (kind, per_block, told)
 }
 
 /// Elements `offset ..` of a direction.
 pub(super) fn direction(c: &Context, stream: &DirectionStream, offset: usize, out: &Tensor) {
-    let (words, kind, scale) = stream.parts();
-    let (step, group) = words.step_and_group();
-    let (kind, per_block) = kind_and_block(kind);
+    let (kind, per_block, told) = about(stream, out);
     for rows in c.blocks(0..out.rows, &[out.cols]) {
         let (to, first, count) = (out.window(rows.clone()), offset + rows.start * out.cols, rows.len() * out.cols);
         let (block, skip) = (first / per_block, first % per_block);
         let blocks = (skip + count).div_ceil(per_block);
-        let mut params = words.key().to_vec();
-        params.extend([group, step, block as u32, (block as u64 >> 32) as u32, skip as u32, count as u32]);
-        params.extend([out.cols as u32, to.line, to.start, scale.to_bits(), blocks as u32]);
+        let params = params::Direction {
+            block_low: block as u32,
+            block_high: (block as u64 >> 32) as u32,
+            skip: skip as u32,
+            count: count as u32,
+            line: to.line,
+            start: to.start,
+            blocks: blocks as u32,
+            ..told
+        };
         let flops = 60.0 * count as f64;
         c.run(&kernels::DIRECTION, &[kind], &[Arg::Rows(to)], &params, blocks.div_ceil(LANES), flops);
     }

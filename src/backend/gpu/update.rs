@@ -2,6 +2,7 @@
 
 use super::context::{Arg, Context};
 use super::kernels;
+use super::params::{Compress, Update};
 use super::rows::{Empty, LANES, columns};
 use super::tensor::{Tensor, Window};
 use crate::ops::compress::{Address, BUCKET};
@@ -12,38 +13,10 @@ use std::ops::Range;
 /// Idle steps of one dispatch, so that no dispatch takes long.
 const STEPS: usize = 64;
 
-/// What the shader is told besides where things are.
-#[derive(Default)]
-struct Numbers {
-    steps: usize,
-    scale: f32,
-    step: Option<Step>,
-    constants: Option<Constants>,
-}
-
-/// The parameters of update.wgsl.
-fn params(starts: [u32; 4], count: usize, n: &Numbers) -> [u32; 15] {
-    let s = n.step.unwrap_or(Step { decay: 1.0, rate: 0.0, correction: 1.0 });
-    let k = n.constants.unwrap_or(Constants { keep_m: 0.0, take_m: 0.0, keep_v: 0.0, take_v: 0.0, eps: 1.0 });
-    let [w, m, v, g] = starts;
-    let f = f32::to_bits;
-    [
-        w,
-        m,
-        v,
-        g,
-        count as u32,
-        n.steps as u32,
-        f(n.scale),
-        f(s.decay),
-        f(s.rate),
-        f(s.correction),
-        f(k.keep_m),
-        f(k.take_m),
-        f(k.keep_v),
-        f(k.take_v),
-        f(k.eps),
-    ]
+/// What the shader is told of [`Constants`].
+fn constants(k: &Constants) -> Update {
+    let Constants { keep_m, take_m, keep_v, take_v, eps } = *k;
+    Update { keep_m, take_m, keep_v, take_v, eps, ..Default::default() }
 }
 
 /// Constants of steps as the shader reads them.
@@ -68,11 +41,22 @@ pub(super) fn adamw(
     k: &Constants,
 ) {
     assert!(g.cols == w.cols && first + g.rows <= w.rows, "the gradient of rows of a matrix");
-    let numbers = Numbers { scale, step: Some(*s), constants: Some(*k), ..Numbers::default() };
+    let Step { decay, rate, correction } = *s;
     for rows in c.blocks(0..g.rows, &[g.cols]) {
         let at = |x: &Tensor, by| -> u32 { x.window(further(&rows, by)).start };
         let count = rows.len() * g.line() / 4;
-        let params = params([at(w, first), at(m, first), at(v, first), at(g, 0)], count, &numbers);
+        let params = Update {
+            start_w: at(w, first),
+            start_m: at(m, first),
+            start_v: at(v, first),
+            start_g: at(g, 0),
+            count: count as u32,
+            scale,
+            decay,
+            rate,
+            correction,
+            ..constants(k)
+        };
         let args = [
             Arg::Rows(w.window(further(&rows, first))),
             Arg::Rows(m.window(further(&rows, first))),
@@ -89,8 +73,14 @@ pub(super) fn adamw_idle(c: &Context, w: &Tensor, (m, v): (&Tensor, &Tensor), st
         let windows = [w, m, v].map(|x| x.window(rows.clone()));
         let count = rows.len() * w.line() / 4;
         for steps in steps.chunks(STEPS) {
-            let numbers = Numbers { steps: steps.len(), constants: Some(*k), ..Numbers::default() };
-            let params = params([windows[0].start, windows[1].start, windows[2].start, 0], count, &numbers);
+            let params = Update {
+                start_w: windows[0].start,
+                start_m: windows[1].start,
+                start_v: windows[2].start,
+                count: count as u32,
+                steps: steps.len() as u32,
+                ..constants(k)
+            };
             let words = words(steps);
             let args = [Arg::Rows(windows[0]), Arg::Rows(windows[1]), Arg::Rows(windows[2]), Arg::Words(&words)];
             let flops = 50.0 * (count * steps.len()) as f64;
@@ -103,12 +93,17 @@ pub(super) fn adamw_idle(c: &Context, w: &Tensor, (m, v): (&Tensor, &Tensor), st
 pub(super) fn decay(c: &Context, w: &Tensor, steps: &[Step]) {
     for rows in c.blocks(0..w.rows, &[w.cols]) {
         let window = w.window(rows.clone());
-        let count = rows.len() * w.line() / 4;
+        let numbers = rows.len() * w.line() / 4;
         for steps in steps.chunks(16 * STEPS) {
-            let params = params([window.start, 0, 0, 0], count, &Numbers { steps: steps.len(), ..Numbers::default() });
+            let params = Update {
+                start_w: window.start,
+                count: numbers as u32,
+                steps: steps.len() as u32,
+                ..Default::default()
+            };
             let args = [Arg::Rows(window), Arg::Words(&words(steps))];
-            let flops = 4.0 * (count * steps.len()) as f64;
-            c.run(&kernels::DECAY, &[], &args, &params, count.div_ceil(LANES), flops);
+            let flops = 4.0 * (numbers * steps.len()) as f64;
+            c.run(&kernels::DECAY, &[], &args, &params, numbers.div_ceil(LANES), flops);
         }
     }
 }
@@ -119,7 +114,8 @@ pub(super) fn subtract(c: &Context, w: &Tensor, g: &Tensor, first: usize, scale:
     for rows in c.blocks(0..g.rows, &[g.cols]) {
         let (to, from) = (w.window(further(&rows, first)), g.window(rows.clone()));
         let count = rows.len() * g.line() / 4;
-        let params = params([to.start, 0, 0, from.start], count, &Numbers { scale, ..Numbers::default() });
+        let (start_w, start_g) = (to.start, from.start);
+        let params = Update { start_w, start_g, count: count as u32, scale, ..Default::default() };
         let args = [Arg::Rows(to), Arg::Rows(from)];
         c.run(&kernels::SUBTRACT, &[], &args, &params, count.div_ceil(LANES), 8.0 * count as f64);
     }
@@ -136,16 +132,34 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    fn params(&self) -> Vec<u32> {
+    fn params(&self) -> Compress {
         let (step, group) = self.stream.step_and_group();
         let (x, cols) = (self.x.window(self.rows.clone()), self.x.cols);
         let all = (self.x.rows * cols).max(1);
-        let mut params = self.stream.key().to_vec();
-        params.extend([group, step, self.rows.len() as u32, cols as u32, x.line, x.start]);
-        params.extend([self.memory.map_or(0, |w| w.start), self.total.map_or(0, |w| w.start)]);
-        params.extend([(self.rows.start * cols) as u32, (self.rows.len() * cols) as u32, self.levels.to_bits()]);
-        params.extend([((1.0 / all as f64) as f32).to_bits(), u32::from(self.total.is_some())]);
-        params
+        let [key0, key1, key2, key3, key4, key5, key6, key7] = self.stream.key();
+        Compress {
+            key0,
+            key1,
+            key2,
+            key3,
+            key4,
+            key5,
+            key6,
+            key7,
+            group,
+            step,
+            rows: self.rows.len() as u32,
+            cols: cols as u32,
+            line: x.line,
+            start_x: x.start,
+            start_memory: self.memory.map_or(0, |w| w.start),
+            start_total: self.total.map_or(0, |w| w.start),
+            before: (self.rows.start * cols) as u32,
+            count: (self.rows.len() * cols) as u32,
+            levels: self.levels,
+            share: (1.0 / all as f64) as f32,
+            remembers: u32::from(self.total.is_some()),
+        }
     }
 }
 
