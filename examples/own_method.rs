@@ -59,8 +59,8 @@ fn direction(layout: &Layout, step: u32) -> (DirectionStream, GroupDirection) {
 
 fn main() -> ferret::Result<()> {
     let records: Vec<Example> = (0..500).map(|i| Example::all((i..i + 12).map(|t| t % 50).collect())).collect();
-    let (batch, secret) = (50, Secret::from_system()?);
-    let mut crossing = Crossing::new(&records, batch, &secret)?;
+    let batch = 50;
+    let mut crossing = Crossing::new(&records, batch, Secret::from_system()?)?;
     let mut weights: Weights = init::random(init::Preset::Tiny.config(), 1)?;
     let rate = 3.0 / batch as f64;
     for step in 0..STEPS {

@@ -29,21 +29,22 @@ pub trait Mechanism {
 /// Records that are seen through mechanisms only.
 pub struct Crossing<'a> {
     records: Sensitive<&'a [Example]>,
-    samples: Samples<'a>,
-    secret: &'a Secret,
+    batch: usize,
+    secret: Secret,
     sampling_rate: f64,
     step: u32,
     events: Option<Vec<Event>>,
 }
 
 impl<'a> Crossing<'a> {
-    /// Poisson samples of `batch` records in expectation, drawn by `secret`.
-    pub fn new(records: &'a [Example], batch: usize, secret: &'a Secret) -> Result<Self> {
-        let samples = Samples::new(secret, Sampler::Poisson, records.len(), batch)?;
+    /// Poisson samples of `batch` records in expectation, drawn by `secret`, which is this crossing's own: a second one with the same
+    /// generator would draw the same samples and add the same noise, and the difference of the two would have none.
+    pub fn new(records: &'a [Example], batch: usize, secret: Secret) -> Result<Self> {
+        Samples::new(&secret, Sampler::Poisson, records.len(), batch)?;
         // Of samples and noise that anyone can draw again, nothing is promised.
         let events = (!secret.is_insecure()).then(Vec::new);
         let sampling_rate = batch as f64 / records.len() as f64;
-        Ok(Self { records: Sensitive::new(records), samples, secret, sampling_rate, step: 0, events })
+        Ok(Self { records: Sensitive::new(records), batch, secret, sampling_rate, step: 0, events })
     }
 
     /// Draw the next sample and let `mechanism` release what it makes of it.
@@ -56,7 +57,10 @@ impl<'a> Crossing<'a> {
             events
         });
         let mut stream = self.secret.stream(SecretDomain::Noise, step, 0);
-        let released = self.samples.draw(step, 0).zip(self.records.as_ref()).map(|(sample, records)| {
+        let count = self.records.as_ref().map(|records| records.len());
+        let count = count.open(&Opening::release("the number of records, which is public"));
+        let samples = Samples::new(&self.secret, Sampler::Poisson, count, self.batch)?;
+        let released = samples.draw(step, 0).zip(self.records.as_ref()).map(|(sample, records)| {
             let sample: Vec<&Example> = sample.into_iter().map(|i| &records[i]).collect();
             mechanism.release(&sample, &mut stream)
         });
@@ -97,7 +101,7 @@ mod tests {
     fn samples_are_poisson_noise_is_fresh_and_every_release_is_charged() {
         let records = vec![Example::all(vec![1, 2]); 400];
         let secret = Secret::from_system().unwrap();
-        let mut crossing = Crossing::new(&records, 40, &secret).unwrap();
+        let mut crossing = Crossing::new(&records, 40, secret).unwrap();
         let (mut sizes, mut noises) = (Vec::new(), Vec::new());
         for _ in 0..500 {
             let (size, noisy) = crossing.release(&Count(Some(2.0))).unwrap();
@@ -119,7 +123,6 @@ mod tests {
         crossing.release(&Count(None)).unwrap();
         crossing.release(&Count(Some(2.0))).unwrap();
         assert!(matches!(crossing.event(), Err(Error::Privacy(_))));
-        let known = Secret::insecure(1);
-        assert!(Crossing::new(&records, 40, &known).unwrap().event().is_err());
+        assert!(Crossing::new(&records, 40, Secret::insecure(1)).unwrap().event().is_err());
     }
 }

@@ -37,6 +37,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What a secret word is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +55,8 @@ pub enum SecretDomain {
 pub struct Secret {
     key: [u8; 32],
     insecure: bool,
+    /// Whether a run has it.
+    claimed: AtomicBool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -76,7 +79,7 @@ impl Secret {
                 "the operating system gave no random bytes ({e}): sampling and noise would not be secret"
             ))
         })?;
-        Ok(Self { key, insecure: false })
+        Ok(Self { key, insecure: false, claimed: AtomicBool::new(false) })
     }
 
     /// A key that anyone who knows `seed` can make: for repeatable runs. What is released under it is not private.
@@ -84,7 +87,7 @@ impl Secret {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[16..].copy_from_slice(b"ferret insecure!");
-        Self { key, insecure: true }
+        Self { key, insecure: true, claimed: AtomicBool::new(false) }
     }
 
     /// Whether it is the generator of this known seed.
@@ -95,6 +98,18 @@ impl Secret {
     /// Whether the key came from a seed. The privacy statement must then say that sampling and noise are known.
     pub fn is_insecure(&self) -> bool {
         self.insecure
+    }
+
+    /// Take the generator for one run. Two runs of one key would draw the same samples and the same noise, and the difference of their
+    /// models would have none: a second one is refused. Of a known seed nothing is promised, and any number of runs may use it.
+    pub fn claim(&self) -> Result<()> {
+        if self.claimed.swap(true, Ordering::Relaxed) && !self.insecure {
+            return Err(Error::Privacy(
+                "this secret generator has served a run: a second one would add the same noise; draw a fresh one"
+                    .into(),
+            ));
+        }
+        Ok(())
     }
 
     /// The stream at (domain, step, part), from its start.
@@ -182,7 +197,7 @@ impl Secret {
         for (i, byte) in key.iter_mut().enumerate() {
             *byte = u8::from_str_radix(&file.key[2 * i..2 * i + 2], 16).map_err(|_| broken())?;
         }
-        Ok(Self { key, insecure: file.insecure })
+        Ok(Self { key, insecure: file.insecure, claimed: AtomicBool::new(false) })
     }
 
     /// Remove the key file at the end of a run; it is no error if there is none. The content is overwritten first, which a journal
@@ -271,6 +286,15 @@ mod tests {
         let (a, b) = (Secret::from_system().unwrap(), Secret::from_system().unwrap());
         assert_ne!(take(&a, SecretDomain::Noise, 0, 0), take(&b, SecretDomain::Noise, 0, 0));
         assert!(!a.is_insecure() && s.is_insecure());
+    }
+
+    #[test]
+    fn one_key_serves_one_run_unless_it_is_known() {
+        let (secret, known) = (Secret::from_system().unwrap(), Secret::insecure(1));
+        secret.claim().unwrap();
+        assert!(matches!(secret.claim(), Err(Error::Privacy(_))));
+        known.claim().unwrap();
+        known.claim().unwrap();
     }
 
     #[test]

@@ -38,8 +38,8 @@ pub(super) struct ChargeArgs {
     /// The delta of --dp-epsilon [default: 1e-5]
     #[arg(long, requires = "dp_epsilon", help_heading = "Bound")]
     delta: Option<f64>,
-    /// Which data sets --dp-epsilon compares
-    #[arg(long, value_enum, value_name = "RELATION", default_value = "add-remove", help_heading = "Bound")]
+    /// Which data sets --dp-epsilon compares; this program's own statements, the default, hold their number public
+    #[arg(long, value_enum, value_name = "RELATION", default_value = "replace-by-empty", help_heading = "Bound")]
     dp_neighbours: Relation,
 }
 

@@ -43,6 +43,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
     /// Begin, or continue where an earlier part of the same run stopped; the task's weights are then those of [`State::load`].
     pub fn new(backend: B, task: Task<'a, Settings>, state: Option<State>) -> Result<Self> {
         let Task { base: weights, base_sha256, settings, stop, secret, records } = task;
+        secret.claim()?;
         settings.check()?;
         let tuned = settings.tune.ids(&weights.layout)?;
         let clipping = settings.method.privacy().map(|p| p.clipping(&weights.layout, &tuned)).transpose()?;

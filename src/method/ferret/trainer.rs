@@ -50,6 +50,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
     /// Begin, or continue after the `releases` of an earlier part of the same run.
     pub fn new(backend: B, task: Task<'a, Settings>, releases: Option<Releases>) -> Result<Self> {
         let Task { base, base_sha256, settings, stop, secret, records } = task;
+        secret.claim()?;
         let mut replayer = Replayer::new(&base.layout, &settings)?;
         let stop = stop.unwrap_or(u32::MAX).min(settings.steps());
         let fires = replayer.plan().fires(stop);
