@@ -55,7 +55,8 @@ fn main() -> ferret::Result<()> {
     };
     let mut run = task.begin(Cpu::<f32>::new(), None)?;
     drive(&mut *run, &mut GoOn(|| Ok(())))?;
-    let Finished { weights: tuned, .. } = run.finish()?;
+    let Finished { weights, .. } = run.finish()?;
+    let tuned = weights.into_form();
 
     // An audit reads two folders, as an auditor would be given them.
     let home = std::env::temp_dir().join(format!("ferret-audit-pair-{}", std::process::id()));

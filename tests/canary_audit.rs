@@ -118,7 +118,7 @@ impl World {
         };
         let mut run = task.begin(Cpu::<f32>::new(), None).unwrap();
         drive(&mut *run, &mut GoOn(|| Ok(()))).unwrap();
-        run.finish().unwrap().weights
+        run.finish().unwrap().weights.into_form()
     }
 }
 

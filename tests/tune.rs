@@ -128,7 +128,7 @@ fn run(base: &Weights, method: &Method, saved: Option<&Path>, steps: usize) -> O
     }
     drive(&mut *run, &mut GoOn(|| Ok(()))).unwrap();
     let done = run.finish().unwrap();
-    Some((done.weights, done.record))
+    Some((done.weights.into_form(), done.record))
 }
 
 fn trained(base: &Weights, method: &Method) -> (Weights, Record) {

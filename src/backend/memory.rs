@@ -45,6 +45,8 @@ pub trait Memory: Send + Sync {
     fn weight_shape(&self, w: &Self::Weight) -> (usize, usize);
     /// A parameter's content in f32, row-major, waiting for it.
     fn download_weight(&self, w: &Self::Weight) -> Result<Vec<f32>>;
+    /// A parameter's content as it lies in memory, given away: without a copy where that is the host's.
+    fn take_weight(&self, w: Self::Weight) -> Result<Stored>;
     /// A parameter as a tensor that can be changed. One stored in fewer bits is widened for good on the first call: from then on it is its
     /// own f32 master.
     fn master<'a>(&self, w: &'a mut Self::Weight) -> &'a mut Self::Tensor;

@@ -6,6 +6,7 @@ use super::flags;
 pub use crate::backend::{Device, Job};
 use crate::data::{self, Dataset, LoadOptions, Loss, Unit};
 use crate::error::{Error, Result};
+use crate::kernel::Stored;
 use crate::method::groups::Grouping;
 use crate::model::Config;
 use crate::model::checkpoint::{self, Checkpoint, Opened};
@@ -50,6 +51,13 @@ impl ModelArg {
     /// Read the checkpoint and, if it has one, the tokenizer; tell what the reader should know on stderr.
     pub fn open(&self) -> Result<(Checkpoint, Option<Tokenizer>)> {
         let checkpoint = checkpoint::load(&self.model)?;
+        let tokenizer = tokenizer(&checkpoint.folder, &checkpoint.weights.config, &checkpoint.notes)?;
+        Ok((checkpoint, tokenizer))
+    }
+
+    /// As [`ModelArg::open`], each tensor as it is stored.
+    pub fn open_stored(&self) -> Result<(Checkpoint<Stored>, Option<Tokenizer>)> {
+        let checkpoint = checkpoint::load_stored(&self.model)?;
         let tokenizer = tokenizer(&checkpoint.folder, &checkpoint.weights.config, &checkpoint.notes)?;
         Ok((checkpoint, tokenizer))
     }
@@ -113,36 +121,16 @@ impl UnitArgs {
 }
 
 impl DataArg {
-    /// [`open_records`] of the file that was named.
-    pub fn open(
-        &self,
-        checkpoint: &Checkpoint,
-        tokenizer: Option<&Tokenizer>,
-        stride: Option<usize>,
-    ) -> Result<Dataset> {
-        self.open_for(&checkpoint.weights.config, tokenizer, stride)
-    }
-
-    /// As [`DataArg::open`], where only the config is known.
-    pub fn open_for(&self, config: &Config, tokenizer: Option<&Tokenizer>, stride: Option<usize>) -> Result<Dataset> {
+    /// The records of the file that was named.
+    pub fn open(&self, config: &Config, tokenizer: Option<&Tokenizer>, stride: Option<usize>) -> Result<Dataset> {
         let options = LoadOptions { stride, unit: self.unit.unit()?, loss: self.loss_on, ..LoadOptions::new(config) };
         read_records(&self.data, tokenizer, &options)
     }
 }
 
 /// Read and tokenise the records of `path`, each by itself; tell what was cut on stderr. At least one token counts.
-pub fn open_records(
-    path: &Path,
-    loss_on: Loss,
-    checkpoint: &Checkpoint,
-    tokenizer: Option<&Tokenizer>,
-    stride: Option<usize>,
-) -> Result<Dataset> {
-    read_records(path, tokenizer, &LoadOptions { stride, ..options(loss_on, checkpoint) })
-}
-
-fn options(loss: Loss, checkpoint: &Checkpoint) -> LoadOptions {
-    LoadOptions { loss, ..LoadOptions::new(&checkpoint.weights.config) }
+pub fn open_records(path: &Path, loss: Loss, config: &Config, tokenizer: Option<&Tokenizer>) -> Result<Dataset> {
+    read_records(path, tokenizer, &LoadOptions { loss, ..LoadOptions::new(config) })
 }
 
 fn read_records(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Dataset> {

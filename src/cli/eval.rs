@@ -59,7 +59,7 @@ pub fn run(args: Args) -> Result<()> {
         return Err(Error::usage("--stride 0 would never reach the end of the text: give at least 1"));
     }
     let (opened, tokenizer) = args.model.open_files()?;
-    let dataset = args.data.open_for(&opened.config, tokenizer.as_ref(), args.stride)?;
+    let dataset = args.data.open(&opened.config, tokenizer.as_ref(), args.stride)?;
     let start = std::time::Instant::now();
     let job = Losses { opened: &opened, examples: &dataset.examples, quiet: args.quiet };
     let losses = args.compute.run(job)?;

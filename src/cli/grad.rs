@@ -97,7 +97,7 @@ fn norm<B: Backend>(b: &B, sum: Sum<B>) -> Result<f64> {
 pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new_file(&args.out)?;
     let (checkpoint, tokenizer) = args.model.open()?;
-    let dataset = args.data.open(&checkpoint, tokenizer.as_ref(), None)?;
+    let dataset = args.data.open(&checkpoint.weights.config, tokenizer.as_ref(), None)?;
     let (layout, config) = (checkpoint.weights.layout.clone(), checkpoint.weights.config.clone());
     let job = Work {
         weights: checkpoint.weights,

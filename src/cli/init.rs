@@ -3,7 +3,8 @@
 use super::common::working;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::model::checkpoint::{self, Dtype, SaveOptions};
+use crate::model::Layout;
+use crate::model::checkpoint::{self, Dtype, Opened, SaveOptions};
 use crate::model::config::Config;
 use crate::model::family;
 use crate::model::init::{self, Preset};
@@ -60,17 +61,18 @@ pub fn run(args: Args) -> Result<()> {
     }
     fsio::must_be_new(&args.out)?;
     let shown = working("drawing, writing and hashing the weights", args.quiet);
-    let weights = init::random(config, args.seed)?;
+    let layout = Layout::new(&config);
     let options =
         SaveOptions { config_json: text, tokenizer_from: args.tokenizer.clone(), ..SaveOptions::fresh(args.dtype) };
-    checkpoint::save(&args.out, &weights, &options)?;
-    let (scalars, hash) = (weights.layout.scalars(), checkpoint::tensors_sha256(&weights));
+    // One tensor at a time: the largest model needs no more memory than its largest tensor.
+    checkpoint::save_made(&args.out, &config, &layout, &options, |i| init::draw(&config, &layout, i, args.seed))?;
+    let (scalars, hash) = (layout.scalars(), Opened::folder(&args.out)?.sha256()?);
     drop(shown);
     let out = args.out.display().to_string();
     fsio::print(&if args.json {
         format!("{}\n", json!({"out": out, "parameters": scalars, "seed": args.seed, "sha256": hash}))
     } else {
-        let tensors = weights.layout.len();
+        let tensors = layout.len();
         format!("{out}: {tensors} tensors, {scalars} parameters, seed {}\ntensors' SHA-256 {hash}\n", args.seed)
     })
 }

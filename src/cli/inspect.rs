@@ -5,11 +5,11 @@ use crate::error::Result;
 use crate::fsio;
 use crate::method::Tune;
 use crate::method::groups::Groups;
-use crate::model::checkpoint::{self, Checkpoint};
+use crate::model::checkpoint::{self, Dtype, Opened};
 use crate::model::config::{Activation, Config, Norm, Position};
 use crate::model::memory;
 use crate::model::tokenizer::Tokenizer;
-use crate::model::{Layout, ParamId, Weights};
+use crate::model::{Layout, ParamId};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -53,20 +53,21 @@ pub struct Args {
 /// Tell what is in a checkpoint: shapes, groups, memory.
 pub fn run(args: Args) -> Result<()> {
     let shown = working("reading and hashing the checkpoint", args.quiet);
-    let checkpoint = checkpoint::load(&args.model)?;
-    let tokenizer = Tokenizer::from_folder(&checkpoint.folder)?;
+    let opened = checkpoint::open(&args.model)?;
+    let tokenizer = Tokenizer::from_folder(&opened.folder)?;
     if let Some(tokenizer) = &tokenizer {
-        tokenizer.check(&checkpoint.weights.config)?;
+        tokenizer.check(&opened.config)?;
     }
-    let layout = &checkpoint.weights.layout;
+    let (layout, sha256, dtype) = (&opened.layout, opened.sha256()?, opened.dtype()?);
     let tuned = args.tune.ids(layout)?;
+    let told = Told { opened: &opened, tuned: &tuned, sha256, dtype };
     let groups = if args.show_groups {
         Some(Groups::tuned(&tuned, grouping(&args.method, args.groups, args.bucket)?)?)
     } else {
         None
     };
     if args.json {
-        let mut out = to_json(&args, &checkpoint, &tuned, tokenizer.as_ref());
+        let mut out = to_json(&args, &told, tokenizer.as_ref());
         if let Some(groups) = &groups {
             out["groups"] = groups.members.iter().map(|ids| names(layout, ids)).collect();
         }
@@ -74,7 +75,7 @@ pub fn run(args: Args) -> Result<()> {
         fsio::print(&format!("{out}\n"))
     } else {
         let mut text = String::new();
-        describe(&mut text, &args, &checkpoint, &tuned, tokenizer.as_ref()).expect("writing to a string");
+        describe(&mut text, &args, &told, tokenizer.as_ref()).expect("writing to a string");
         if let Some(groups) = &groups {
             text += &format!("\n{} groups of {}:\n", groups.len(), args.method);
             for (g, ids) in groups.members.iter().enumerate() {
@@ -91,8 +92,39 @@ fn names(layout: &Layout, ids: &[ParamId]) -> Vec<String> {
     ids.iter().map(|&p| layout.spec(p).name.clone()).collect()
 }
 
-fn activation(checkpoint: &Checkpoint) -> &'static str {
-    match checkpoint.weights.config.mlp.activation() {
+/// What is told of a checkpoint.
+struct Told<'a> {
+    opened: &'a Opened,
+    tuned: &'a [ParamId],
+    sha256: String,
+    /// How all tensors are stored; none where they differ.
+    dtype: Option<Dtype>,
+}
+
+impl Told<'_> {
+    fn stored(&self) -> &'static str {
+        self.dtype.map_or("mixed precisions", Dtype::torch_name)
+    }
+
+    fn context(&self) -> usize {
+        CONTEXT.min(self.opened.config.positions)
+    }
+
+    /// Scalars that are tuned.
+    fn scalars(&self) -> usize {
+        self.tuned.iter().map(|&p| self.opened.layout.spec(p).len()).sum()
+    }
+
+    /// What each kind of use of it needs.
+    fn needs(&self) -> Vec<memory::Need> {
+        let Opened { config, layout, .. } = self.opened;
+        let stored = self.dtype.unwrap_or_default().size() as u64;
+        memory::Use { config, layout, tuned: self.tuned, stored, batch: BATCH, context: self.context() }.needs()
+    }
+}
+
+fn activation(config: &Config) -> &'static str {
+    match config.mlp.activation() {
         Activation::GeluTanh => "gelu (tanh)",
         Activation::GeluErf => "gelu (erf)",
         Activation::Silu => "silu",
@@ -114,30 +146,12 @@ fn position(config: &Config) -> &'static str {
     }
 }
 
-fn context(checkpoint: &Checkpoint) -> usize {
-    CONTEXT.min(checkpoint.weights.config.positions)
-}
-
-/// What each kind of use of it needs where `tuned` is tuned.
-fn needs(checkpoint: &Checkpoint, tuned: &[ParamId]) -> Vec<memory::Need> {
-    let Weights { config, layout, .. } = &checkpoint.weights;
-    memory::estimate_tuned(config, layout, tuned, BATCH, context(checkpoint))
-}
-
-fn scalars(checkpoint: &Checkpoint, ids: &[ParamId]) -> usize {
-    ids.iter().map(|&p| checkpoint.weights.layout.spec(p).len()).sum()
-}
-
-fn to_json(args: &Args, checkpoint: &Checkpoint, tuned: &[ParamId], tokenizer: Option<&Tokenizer>) -> Value {
-    let weights = &checkpoint.weights;
-    let config = &weights.config;
-    let tensors: Vec<Value> = weights
-        .layout
-        .specs()
-        .iter()
-        .map(|s| json!({"name": s.name, "shape": s.shape, "parameters": s.len()}))
-        .collect();
-    let needs: Vec<Value> = needs(checkpoint, tuned)
+fn to_json(args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> Value {
+    let Opened { config, layout, notes, .. } = told.opened;
+    let tensors: Vec<Value> =
+        layout.specs().iter().map(|s| json!({"name": s.name, "shape": s.shape, "parameters": s.len()})).collect();
+    let needs: Vec<Value> = told
+        .needs()
         .iter()
         .map(|n| {
             json!({"kind": n.kind, "weights": n.weights, "gradients": n.gradients, "optimizer": n.optimizer,
@@ -146,42 +160,28 @@ fn to_json(args: &Args, checkpoint: &Checkpoint, tuned: &[ParamId], tokenizer: O
         .collect();
     json!({
         "model": args.model,
-        "parameters": weights.layout.scalars(),
-        "dtype": checkpoint.dtype.torch_name(),
-        "sha256": checkpoint::tensors_sha256(weights),
+        "parameters": layout.scalars(),
+        "dtype": told.stored(),
+        "sha256": told.sha256,
         "config": {
             "vocab": config.vocab, "positions": config.positions, "width": config.width, "layers": config.layers,
             "family": config.family.name(), "heads": config.heads, "kv_heads": config.kv_heads,
             "head_width": config.head_width, "inner": config.inner, "norm_epsilon": config.norm_epsilon,
-            "activation": activation(checkpoint), "tied": config.tied, "scale_by_width": config.scale_by_width,
+            "activation": activation(config), "tied": config.tied, "scale_by_width": config.scale_by_width,
             "scale_by_layer": config.scale_by_layer, "norm": norm(config), "position": position(config),
             "window": config.window.map(|w| w.size), "eos": config.eos,
         },
         "tokenizer": tokenizer.map(|t| t.len()),
-        "notes": checkpoint.notes,
+        "notes": notes,
         "tensors": tensors,
-        "tuned": {"tune": args.tune, "tensors": tuned.len(), "scalars": scalars(checkpoint, tuned)},
-        "memory_estimate_bytes": {"batch": BATCH, "context": context(checkpoint), "kinds": needs},
+        "tuned": {"tune": args.tune, "tensors": told.tuned.len(), "scalars": told.scalars()},
+        "memory_estimate_bytes": {"batch": BATCH, "context": told.context(), "kinds": needs},
     })
 }
 
-fn describe(
-    out: &mut String,
-    args: &Args,
-    checkpoint: &Checkpoint,
-    tuned: &[ParamId],
-    tokenizer: Option<&Tokenizer>,
-) -> std::fmt::Result {
-    let weights = &checkpoint.weights;
-    let config = &weights.config;
-    writeln!(
-        out,
-        "{}: {} parameters in {} tensors, {}",
-        args.model,
-        weights.layout.scalars(),
-        weights.layout.len(),
-        checkpoint.dtype.torch_name()
-    )?;
+fn describe(out: &mut String, args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> std::fmt::Result {
+    let Opened { config, layout, notes, .. } = told.opened;
+    writeln!(out, "{}: {} parameters in {} tensors, {}", args.model, layout.scalars(), layout.len(), told.stored())?;
     let shared = match config.kv_heads {
         n if n == config.heads => String::new(),
         n => format!(" ({n} of keys and values)"),
@@ -197,7 +197,7 @@ fn describe(
         config.inner,
         config.positions,
         config.vocab,
-        activation(checkpoint),
+        activation(config),
         norm(config),
         position(config),
         if config.tied { "tied" } else { "separate" }
@@ -206,26 +206,26 @@ fn describe(
         Some(t) => writeln!(out, "  tokenizer: {} entries", t.len())?,
         None => writeln!(out, "  no tokenizer: only {{\"tokens\"}} records can be used")?,
     }
-    writeln!(out, "  tensors' SHA-256 {}", checkpoint::tensors_sha256(weights))?;
-    for note in &checkpoint.notes {
+    writeln!(out, "  tensors' SHA-256 {}", told.sha256)?;
+    for note in notes {
         writeln!(out, "  note: {note}")?;
     }
     writeln!(out)?;
-    for spec in weights.layout.specs() {
+    for spec in layout.specs() {
         writeln!(out, "  {:32} {:>16} {:>12}", spec.name, format!("{:?}", spec.shape), spec.len())?;
     }
     if !args.tune.is_all() {
-        let (tensors, scalars) = (tuned.len(), scalars(checkpoint, tuned));
+        let (tensors, scalars) = (told.tuned.len(), told.scalars());
         writeln!(out, "\nTuned: {}, {scalars} parameters in {tensors} tensors", args.tune)?;
     }
-    writeln!(out, "\nMemory, MiB, estimated for {BATCH} x {} tokens:", context(checkpoint))?;
+    writeln!(out, "\nMemory, MiB, estimated for {BATCH} x {} tokens:", told.context())?;
     writeln!(
         out,
         "  {:28} {:>9} {:>9} {:>9} {:>11} {:>9}",
         "", "weights", "gradients", "optimizer", "activations", "total"
     )?;
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / (1 << 20) as f64);
-    for n in needs(checkpoint, tuned) {
+    for n in told.needs() {
         let [w, g, o, a, t] = [n.weights, n.gradients, n.optimizer, n.activations, n.total()].map(mib);
         writeln!(out, "  {:28} {w:>9} {g:>9} {o:>9} {a:>11} {t:>9}", n.kind)?;
     }

@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new(&args.out)?;
     let path = &args.transcript;
     let transcript = Transcript::from_json(&fsio::read_text(path)?, path)?;
-    let mut base = checkpoint::load(&args.base)?;
+    let mut base = checkpoint::load_stored(&args.base)?;
     // What is refused is the transcript's fault, so the message names its file.
     let refused = |e: Error| Error::file(path, e.to_string());
     let record = Record::Ferret(transcript.clone());

@@ -31,7 +31,7 @@ pub struct Args {
 
 /// Recompute what a run's folder claims, file by file; an error where one is not true.
 pub fn run(args: Args) -> Result<()> {
-    let mut base = checkpoint::load(&args.base)?;
+    let mut base = checkpoint::load_stored(&args.base)?;
     let found = verify(&args.dir, &mut base, &Bars::new(args.quiet, "stopped"))?;
     if args.json {
         return fsio::print(&format!("{}\n", serde_json::to_string(&found).expect("plain values")));

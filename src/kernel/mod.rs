@@ -15,6 +15,6 @@ pub use awake::awake;
 pub use gemm::{Onto, matmul, matmul_serial};
 pub use gram::Gram;
 pub use real::Real;
-pub use stored::{Narrow, Stored, matmul_narrow};
+pub use stored::{Narrow, Scalars, Stored, View, matmul_narrow};
 
 pub(crate) use crate::isa::multiversion;

@@ -7,6 +7,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, s};
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -42,6 +43,86 @@ impl Stored {
             Stored::F32(x) => x,
             Stored::Bf16(x) => x.to_f32_vec(),
             Stored::F16(x) => x.to_f32_vec(),
+        }
+    }
+}
+
+impl From<Vec<f32>> for Stored {
+    fn from(x: Vec<f32>) -> Self {
+        Stored::F32(x)
+    }
+}
+
+impl From<Stored> for Vec<f32> {
+    fn from(x: Stored) -> Self {
+        x.into_f32()
+    }
+}
+
+/// Numbers in the type they are stored in, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum View<'a> {
+    /// Four bytes each.
+    F32(&'a [f32]),
+    /// The upper two bytes of an f32.
+    Bf16(&'a [bf16]),
+    /// IEEE half precision.
+    F16(&'a [f16]),
+}
+
+impl<'a> View<'a> {
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            View::F32(x) => x.len(),
+            View::Bf16(x) => x.len(),
+            View::F16(x) => x.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All of them in f32; a copy where they are stored in two bytes.
+    pub fn widened(&self) -> Cow<'a, [f32]> {
+        match *self {
+            View::F32(x) => Cow::Borrowed(x),
+            View::Bf16(x) => Cow::Owned(x.to_f32_vec()),
+            View::F16(x) => Cow::Owned(x.to_f32_vec()),
+        }
+    }
+
+    /// Run `f` on all of them in f32, in order, a few at a time where they must be widened; until it fails.
+    pub fn pieces<E>(&self, mut f: impl FnMut(&[f32]) -> Result<(), E>) -> Result<(), E> {
+        const PIECE: usize = 1 << 14;
+        match *self {
+            View::F32(x) => f(x),
+            View::Bf16(x) => x.chunks(PIECE).try_for_each(|x| f(&x.to_f32_vec())),
+            View::F16(x) => x.chunks(PIECE).try_for_each(|x| f(&x.to_f32_vec())),
+        }
+    }
+}
+
+/// A parameter's numbers in host memory: in f32, or as they are stored.
+pub trait Scalars: Clone + Send + Sync + From<Vec<f32>> + From<Stored> + Into<Stored> {
+    /// Look at them.
+    fn view(&self) -> View<'_>;
+}
+
+impl Scalars for Vec<f32> {
+    fn view(&self) -> View<'_> {
+        View::F32(self)
+    }
+}
+
+impl Scalars for Stored {
+    fn view(&self) -> View<'_> {
+        match self {
+            Stored::F32(x) => View::F32(x),
+            Stored::Bf16(x) => View::Bf16(x),
+            Stored::F16(x) => View::F16(x),
         }
     }
 }

@@ -94,19 +94,13 @@ impl Pair {
 
     /// The tuned weights, leaving nothing of them behind.
     pub fn take_tuned(&mut self) -> Weights {
-        take(&mut self.tuned.weights)
+        self.tuned.weights.take()
     }
 
     /// The base model's weights, leaving nothing of them behind.
     pub fn take_base(&mut self) -> Weights {
-        take(&mut self.base.weights)
+        self.base.weights.take()
     }
-}
-
-/// Config and layout stay.
-fn take(weights: &mut Weights) -> Weights {
-    let Weights { config, layout, tensors } = weights;
-    Weights { config: config.clone(), layout: layout.clone(), tensors: std::mem::take(tensors) }
 }
 
 /// Work on a decoder of any backend.

@@ -10,6 +10,7 @@ use super::{Tune, dense, ferret};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::kernel::Scalars;
 use crate::model::{Layout, Weights};
 use crate::privacy::statement::{Circumstances, Statement};
 use serde::{Deserialize, Serialize};
@@ -156,7 +157,7 @@ impl Method {
     }
 }
 
-impl<'a> Task<'a, Method> {
+impl<'a, T: Scalars> Task<'a, Method, T> {
     /// Begin; or continue from what [`Run::save`] left in `saved`, if it left anything there.
     pub fn begin<B: Backend + 'a>(self, backend: B, saved: Option<&Path>) -> Result<Box<dyn Run<B> + 'a>> {
         Ok(match self.settings.clone() {
@@ -262,7 +263,7 @@ impl Record {
     }
 
     /// The tuned weights, from the base model and the record alone.
-    pub fn rebuild(&self, base: Weights, progress: impl FnMut(u32)) -> Result<Weights> {
+    pub fn rebuild<T: Scalars>(&self, base: Weights<T>, progress: impl FnMut(u32)) -> Result<Weights<T>> {
         match self {
             Self::Ferret(t) => ferret::replay(base, t, progress),
             Self::Dense(_) => {

@@ -16,14 +16,16 @@ use super::tally::Private;
 use crate::backend::Backend;
 use crate::data::Example;
 use crate::error::{Error, Result};
+use crate::kernel::Stored;
 use crate::model::{Decoder, Weights};
 use crate::rng::Secret;
 use std::path::Path;
 
-/// What a run is made of. `S` is what it is told: the settings of one method, or one of the list.
-pub struct Task<'a, S = Method> {
-    /// The model it begins at.
-    pub base: Weights,
+/// What a run is made of. `S` is what it is told: the settings of one method, or one of the list. `T` is the form of the base model's tensors: those
+/// that a run never changes keep it.
+pub struct Task<'a, S = Method, T = Vec<f32>> {
+    /// The model it begins at, in f32 or as it is stored.
+    pub base: Weights<T>,
     /// SHA-256 of the base model's tensors.
     pub base_sha256: String,
     /// What it is told.
@@ -36,9 +38,9 @@ pub struct Task<'a, S = Method> {
     pub records: Sensitive<&'a [Example]>,
 }
 
-impl<'a, S> Task<'a, S> {
+impl<'a, S, T> Task<'a, S, T> {
     /// The same for other settings.
-    pub fn with<T>(self, settings: T) -> Task<'a, T> {
+    pub fn with<U>(self, settings: U) -> Task<'a, U, T> {
         let Self { base, base_sha256, settings: _, stop, secret, records } = self;
         Task { base, base_sha256, settings, stop, secret, records }
     }
@@ -56,8 +58,8 @@ pub struct Step {
 
 /// What a run ends with.
 pub struct Finished<B> {
-    /// The tuned weights.
-    pub weights: Weights,
+    /// The tuned weights: those that were never changed as they were stored, the others in f32.
+    pub weights: Weights<Stored>,
     /// How they came about.
     pub record: Record,
     /// Where they were computed, to compute on.

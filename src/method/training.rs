@@ -12,6 +12,7 @@ use super::list::Method;
 use crate::backend::Backend;
 use crate::data::{Dataset, Example, examples_sha256};
 use crate::error::{Error, Result};
+use crate::kernel::Stored;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::privacy::statement::{Circumstances, RESTARTED, Statement};
 use crate::progress::Progress;
@@ -24,7 +25,7 @@ use work::Work;
 /// What is asked for.
 pub struct Request {
     /// The model it begins at.
-    pub base: Checkpoint,
+    pub base: Checkpoint<Stored>,
     /// What it learns from.
     pub records: Dataset,
     /// What loss and perplexity are reported on, before and after.

@@ -8,6 +8,7 @@ use super::list::Record;
 use super::{Tune, dense};
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::kernel::{Scalars, Stored};
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::{ParamId, Weights, embedded};
 use crate::privacy::Statement;
@@ -43,8 +44,8 @@ pub struct Verified {
 
 /// Check the checkpoint in `dir` against the files beside it and against `base`, whose tensors are used up: there is one copy of them in
 /// memory while a transcript is replayed.
-pub fn verify(dir: &Path, base: &mut Checkpoint, progress: &dyn Progress) -> Result<Verified> {
-    let found = checkpoint::load_folder(dir)?.weights;
+pub fn verify(dir: &Path, base: &mut Checkpoint<impl Scalars>, progress: &dyn Progress) -> Result<Verified> {
+    let found = checkpoint::load_folder_stored(dir)?.weights;
     if found.config != base.weights.config {
         let what = format!(
             "its config.json describes another decoder than {}'s: is this the base of the run?",
@@ -96,9 +97,12 @@ pub fn verify(dir: &Path, base: &mut Checkpoint, progress: &dyn Progress) -> Res
 }
 
 /// Refuse a model of which a tensor that the run did not tune is not the base model's.
-fn is_frozen(dir: &Path, base: &Weights, found: &Weights, tune: &Tune) -> Result<()> {
+fn is_frozen(dir: &Path, base: &Weights<impl Scalars>, found: &Weights<Stored>, tune: &Tune) -> Result<()> {
     let tuned = tune.ids(&found.layout)?;
-    let same = |p: ParamId| base.get(p).iter().zip(found.get(p)).all(|(x, y)| x.to_bits() == y.to_bits());
+    let same = |p: ParamId| {
+        let (base, found) = (base.tensors[p.0].view().widened(), found.tensors[p.0].view().widened());
+        base.iter().zip(&*found).all(|(x, y)| x.to_bits() == y.to_bits())
+    };
     match found.layout.ids().find(|p| tuned.binary_search(p).is_err() && !same(*p)) {
         Some(p) => {
             let name = &found.layout.spec(p).name;
@@ -111,8 +115,8 @@ fn is_frozen(dir: &Path, base: &Weights, found: &Weights, tune: &Tune) -> Result
 /// Compute the weights again, if the record tells how, and compare: whether it was done.
 fn replays(
     dir: &Path,
-    base: &mut Checkpoint,
-    found: &Weights,
+    base: &mut Checkpoint<impl Scalars>,
+    found: &Weights<Stored>,
     record: &Record,
     path: &Path,
     progress: &dyn Progress,
@@ -120,6 +124,7 @@ fn replays(
     let Some(replayed) = rebuild(base, record, progress) else { return Ok(false) };
     let replayed = replayed.map_err(|e| Error::file(path, e.to_string()))?;
     for (spec, (a, b)) in found.layout.specs().iter().zip(found.tensors.iter().zip(&replayed.tensors)) {
+        let (a, b) = (&*a.view().widened(), &*b.view().widened());
         if let Some(i) = a.iter().zip(b).position(|(x, y)| x.to_bits() != y.to_bits()) {
             let differ = a.iter().zip(b).filter(|(x, y)| x.to_bits() != y.to_bits()).count();
             let what = format!(
@@ -137,12 +142,15 @@ fn replays(
 }
 
 /// [`Record::rebuild`] from the tensors of `base`, which it uses up.
-pub fn rebuild(base: &mut Checkpoint, record: &Record, progress: &dyn Progress) -> Option<Result<Weights>> {
+pub fn rebuild<T: Scalars>(
+    base: &mut Checkpoint<T>,
+    record: &Record,
+    progress: &dyn Progress,
+) -> Option<Result<Weights<T>>> {
     if !record.is_rebuildable() {
         return None;
     }
-    let Weights { config, layout, tensors } = &mut base.weights;
-    let weights = Weights { config: config.clone(), layout: layout.clone(), tensors: std::mem::take(tensors) };
+    let weights = base.weights.take();
     progress.begin("replaying steps", record.steps_run().into());
     let mut over = 0;
     let rebuilt = record.rebuild(weights, |step| {
@@ -186,7 +194,7 @@ fn not_checkable(record: &Record) -> (u64, Vec<String>) {
 }
 
 /// Refuse a base model that is not the one that the file `path` names.
-fn began_at(base: &Checkpoint, named: &str, path: &Path) -> Result<()> {
+fn began_at(base: &Checkpoint<impl Scalars>, named: &str, path: &Path) -> Result<()> {
     let found = checkpoint::tensors_sha256(&base.weights);
     if found == named {
         return Ok(());

@@ -61,9 +61,9 @@ type Normed<B> = (<B as Memory>::Tensor, <B as Memory>::Tensor);
 
 impl<B: Backend> Decoder<B> {
     /// Move `weights` into the memory of `backend`.
-    pub fn new(backend: B, weights: Weights) -> Result<Self> {
+    pub fn new(backend: B, weights: Weights<impl Into<Stored>>) -> Result<Self> {
         let Weights { config, layout, tensors } = weights;
-        Self::from_tensors(backend, config, layout, tensors.into_iter().map(|t| Ok(Stored::F32(t))))
+        Self::from_tensors(backend, config, layout, tensors.into_iter().map(|t| Ok(t.into())))
     }
 
     /// Move tensors into the memory of `backend`, in layout order, one at a time and as they are stored.
@@ -94,6 +94,13 @@ impl<B: Backend> Decoder<B> {
     pub fn weights(&self) -> Result<Weights> {
         let tensors = self.params.iter().map(|p| self.backend.download_weight(p)).collect::<Result<_>>()?;
         Ok(Weights { config: self.config.clone(), layout: self.layout.clone(), tensors })
+    }
+
+    /// The parameters back in host memory, as they are stored there where nobody changed them; and the backend.
+    pub fn into_weights(self) -> Result<(Weights<Stored>, B)> {
+        let Self { backend, config, layout, params, .. } = self;
+        let tensors = params.into_iter().map(|p| backend.take_weight(p)).collect::<Result<_>>()?;
+        Ok((Weights { config, layout, tensors }, backend))
     }
 
     /// The parameter `p`.

@@ -17,32 +17,34 @@ pub use super::family::Preset;
 /// 2 L times: s / sqrt(2 L); gains 1, biases 0. Parameter i draws from stream i of ChaCha20 keyed by `seed`.
 pub fn random(config: Config, seed: u64) -> Result<Weights> {
     let layout = Layout::new(&config);
-    let narrow = config.init_std / ((2 * config.layers) as f64).sqrt();
-    let specs = layout.specs();
-    let tensors = (0..specs.len())
-        .into_par_iter()
-        .map(|i| {
-            let name = &specs[i].name;
-            let mut tensor = Vec::new();
-            tensor.try_reserve_exact(specs[i].len()).map_err(|_| {
-                Error::usage(format!("{name} {:?} does not fit into memory: choose smaller sizes", specs[i].shape))
-            })?;
-            tensor.resize(specs[i].len(), 0.0);
-            if specs[i].shape.len() == 2 {
-                let residual = matches!(specs[i].module, Module::AttentionOut | Module::MlpOut);
-                let std = if residual && config.init_narrow { narrow } else { config.init_std };
-                let mut rng = ChaCha20Rng::seed_from_u64(seed);
-                rng.set_stream(i as u64);
-                normal(&mut rng, std, &mut tensor);
-            } else if !specs[i].bias {
-                tensor.fill(1.0);
-            }
-            Ok(tensor)
-        })
-        .collect::<Vec<Result<Vec<f32>>>>()
-        .into_iter()
-        .collect::<Result<Vec<_>>>()?;
+    let tensors = (0..layout.len()).map(|i| draw(&config, &layout, i, seed)).collect::<Result<_>>()?;
     Ok(Weights { config, layout, tensors })
+}
+
+/// Parameter `i` of [`random`], alone: for models that need not be in memory whole.
+pub fn draw(config: &Config, layout: &Layout, i: usize, seed: u64) -> Result<Vec<f32>> {
+    let spec = &layout.specs()[i];
+    let mut tensor = Vec::new();
+    tensor.try_reserve_exact(spec.len()).map_err(|_| {
+        Error::usage(format!("{} {:?} does not fit into memory: choose smaller sizes", spec.name, spec.shape))
+    })?;
+    tensor.resize(spec.len(), 0.0);
+    if spec.shape.len() == 2 {
+        let residual = matches!(spec.module, Module::AttentionOut | Module::MlpOut);
+        let narrow = config.init_std / ((2 * config.layers) as f64).sqrt();
+        let std = if residual && config.init_narrow { narrow } else { config.init_std };
+        // A pair of numbers takes four words of the stream, so that any piece knows where its own begin.
+        const PIECE: usize = 1 << 16;
+        tensor.par_chunks_mut(PIECE).enumerate().for_each(|(piece, out)| {
+            let mut rng = ChaCha20Rng::seed_from_u64(seed);
+            rng.set_stream(i as u64);
+            rng.set_word_pos((2 * piece * PIECE) as u128);
+            normal(&mut rng, std, out);
+        });
+    } else if !spec.bias {
+        tensor.fill(1.0);
+    }
+    Ok(tensor)
 }
 
 /// Box-Muller: r cos a and r sin a, r = sqrt(-2 ln u), a = 2 pi v, with u in (0, 1] and v in [0, 1). `libm` rather than
@@ -110,6 +112,20 @@ mod tests {
         // P(|x| > 2) = 0.0455: 4550 of 100,001, standard deviation 66.
         let beyond = x.iter().filter(|x| x.abs() > 2.0).count() as f64;
         assert!((beyond - 4550.0).abs() < 330.0, "{beyond}");
+    }
+
+    /// Pieces are drawn side by side, and are those of one stream from its beginning.
+    #[test]
+    fn a_tensor_is_one_stream() {
+        let config = Config { vocab: 2503, ..Preset::Tiny.config() };
+        let layout = Layout::new(&config);
+        let spec = layout.spec(layout.tokens);
+        assert!(spec.len() > 2 << 16, "{}", spec.len());
+        let mut rng = ChaCha20Rng::seed_from_u64(3);
+        rng.set_stream(layout.tokens.0 as u64);
+        let mut want = vec![0.0; spec.len()];
+        normal(&mut rng, config.init_std, &mut want);
+        assert_eq!(draw(&config, &layout, layout.tokens.0, 3).unwrap(), want);
     }
 
     #[test]

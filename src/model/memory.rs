@@ -1,7 +1,7 @@
 //! How much memory each use of a decoder needs: an estimate by counting the large buffers.
 //!
 //! With P parameters, N = B T rows, width C, hidden width I, L blocks and vocabulary V, in f32:
-//! weights P; gradients P; AdamW's moments 2 P; a block's cache for backward N (4 C + queries, keys, values and attention's output + the
+//! weights P, as they are stored where nobody tunes them, two bytes each where those are bf16 or f16; gradients P; AdamW's moments 2 P; a block's cache for backward N (4 C + queries, keys, values and attention's output + the
 //! hidden layer before and after its nonlinearity), which is 16 C a row for GPT-2;
 //! logits V a row, the head being computed for as many samples at once as have 512 rows, or for one.
 
@@ -34,66 +34,91 @@ impl Need {
 /// What inference, FERRET, non-private training and DPSGD of all parameters need on `batch` samples of `context` tokens.
 pub fn estimate(config: &Config, batch: usize, context: usize) -> Vec<Need> {
     let layout = Layout::new(config);
-    estimate_tuned(config, &layout, &layout.ids().collect::<Vec<_>>(), batch, context)
+    let tuned: Vec<_> = layout.ids().collect();
+    Use { config, layout: &layout, tuned: &tuned, stored: 4, batch, context }.needs()
 }
 
-/// [`estimate`] where only the parameters `tuned`, in order, are tuned: the others have no gradient and no moments, and nothing is kept that
-/// only they would need.
-pub fn estimate_tuned(config: &Config, layout: &Layout, tuned: &[ParamId], batch: usize, context: usize) -> Vec<Need> {
-    let bytes = |n: u128| u64::try_from(4 * n).unwrap_or(u64::MAX);
-    let [b, t, v, c, i] = [batch, context, config.vocab, config.width, config.inner].map(|n| n as u128);
-    let rows = b * t;
-    let parameters = config.scalars();
-    let changed: u128 = tuned.iter().map(|&p| layout.spec(p).len() as u128).sum();
-    let wants = |p: ParamId| tuned.binary_search(&p).is_ok();
-    let (q, qkv) = (config.query_width() as u128, (config.query_width() + 2 * config.kv_width()) as u128);
-    let hidden = match config.mlp {
-        Mlp::Plain(_) => i,
-        Mlp::Gated { .. } => 2 * i,
-    };
-    let heads = if config.head_norm { qkv } else { 0 };
-    let block = rows * (4 * c + q + qkv + heads + hidden + i);
-    // From the lowest block that has a tuned parameter on: all but the inputs of frozen weights.
-    let lowest = tuned.iter().map(|&p| layout.spec(p).place).min().unwrap_or(Place::Top);
-    let reached = layout.blocks.iter().enumerate().filter(|(l, _)| lowest <= Place::Block(*l)).map(|(_, ids)| ids);
-    let only = |wanted: bool, n: u128| if wanted { n } else { 0 };
-    let kept: u128 = reached
-        .map(|ids| {
-            let unread = only(!ids.qkv.iter().any(|pair| wants(pair.weight)), c)
-                + only(!ids.mlp_in.iter().any(|pair| wants(pair.weight)), c)
-                + only(!wants(ids.mlp_out.weight), i);
-            block - rows * unread
-        })
-        .sum();
-    // The factors dy of every tuned linear layer, and an input that several of them share once for each.
-    let factors: u128 = tuned
-        .iter()
-        .map(|&p| layout.spec(p))
-        .filter(|spec| !spec.bias && config.linear(spec.module).is_some() && matches!(spec.place, Place::Block(_)))
-        .map(|spec| {
-            let (_, outputs, _) = config.linear(spec.module).expect("asked for above");
-            let again = [Module::Key, Module::Value, Module::Up].contains(&spec.module);
-            rows * (outputs as u128 + only(again, c))
-        })
-        .sum();
-    let at_once = (HEAD_ROWS as u128 / t.max(1) * t).max(t).min(rows);
-    let head = at_once * v + rows * c;
-    let row = |kind, gradients: u128, optimizer: u128, activations: u128| Need {
-        kind,
-        weights: bytes(parameters),
-        gradients: bytes(gradients * changed),
-        optimizer: bytes(optimizer * changed),
-        activations: bytes(activations),
-    };
-    vec![
-        row("eval", 0, 0, block + head),
-        row("ferret, direct, engine jvp", 0, 0, 2 * (block + head)),
-        row("ferret, direct", 0, 0, kept + block + head),
-        row("ferret, adamw", 0, 2, kept + block + head),
-        row("non-private, adamw", 1, 2, kept + block + head),
-        // They are held until the clip factors are known.
-        row("dpsgd, adamw", 1, 2, kept + factors + block + head + only(wants(layout.head), b * t * v)),
-    ]
+/// A use of a decoder.
+pub struct Use<'a> {
+    /// Its shape.
+    pub config: &'a Config,
+    /// Its parameters.
+    pub layout: &'a Layout,
+    /// Those that are tuned, in order: the others have no gradient and no moments, stay as they are stored, and nothing is kept that only they
+    /// would need.
+    pub tuned: &'a [ParamId],
+    /// Bytes in which the checkpoint stores a scalar.
+    pub stored: u64,
+    /// Samples at once.
+    pub batch: usize,
+    /// Tokens of each.
+    pub context: usize,
+}
+
+impl Use<'_> {
+    /// What inference, FERRET, non-private training and DPSGD need.
+    pub fn needs(&self) -> Vec<Need> {
+        let &Self { config, layout, tuned, stored, batch, context } = self;
+        let bytes = |n: u128| u64::try_from(4 * n).unwrap_or(u64::MAX);
+        let [b, t, v, c, i] = [batch, context, config.vocab, config.width, config.inner].map(|n| n as u128);
+        let rows = b * t;
+        let parameters = config.scalars();
+        let changed: u128 = tuned.iter().map(|&p| layout.spec(p).len() as u128).sum();
+        let wants = |p: ParamId| tuned.binary_search(&p).is_ok();
+        let (q, qkv) = (config.query_width() as u128, (config.query_width() + 2 * config.kv_width()) as u128);
+        let hidden = match config.mlp {
+            Mlp::Plain(_) => i,
+            Mlp::Gated { .. } => 2 * i,
+        };
+        let heads = if config.head_norm { qkv } else { 0 };
+        let block = rows * (4 * c + q + qkv + heads + hidden + i);
+        // From the lowest block that has a tuned parameter on: all but the inputs of frozen weights.
+        let lowest = tuned.iter().map(|&p| layout.spec(p).place).min().unwrap_or(Place::Top);
+        let reached = layout.blocks.iter().enumerate().filter(|(l, _)| lowest <= Place::Block(*l)).map(|(_, ids)| ids);
+        let only = |wanted: bool, n: u128| if wanted { n } else { 0 };
+        let kept: u128 = reached
+            .map(|ids| {
+                let unread = only(!ids.qkv.iter().any(|pair| wants(pair.weight)), c)
+                    + only(!ids.mlp_in.iter().any(|pair| wants(pair.weight)), c)
+                    + only(!wants(ids.mlp_out.weight), i);
+                block - rows * unread
+            })
+            .sum();
+        // The factors dy of every tuned linear layer, and an input that several of them share once for each.
+        let factors: u128 = tuned
+            .iter()
+            .map(|&p| layout.spec(p))
+            .filter(|spec| !spec.bias && config.linear(spec.module).is_some() && matches!(spec.place, Place::Block(_)))
+            .map(|spec| {
+                let (_, outputs, _) = config.linear(spec.module).expect("asked for above");
+                let again = [Module::Key, Module::Value, Module::Up].contains(&spec.module);
+                rows * (outputs as u128 + only(again, c))
+            })
+            .sum();
+        let at_once = (HEAD_ROWS as u128 / t.max(1) * t).max(t).min(rows);
+        let head = at_once * v + rows * c;
+        // Tuned weights have masters in f32, sooner or later; on the direct route those of groups that never fired stay as they are stored.
+        let narrow = |n: u128| u64::try_from(u128::from(stored) * n).unwrap_or(u64::MAX);
+        let row = |kind, gradients: u128, optimizer: u128, activations: u128| Need {
+            kind,
+            weights: match kind {
+                "eval" => narrow(parameters),
+                _ => narrow(parameters - changed).saturating_add(bytes(changed)),
+            },
+            gradients: bytes(gradients * changed),
+            optimizer: bytes(optimizer * changed),
+            activations: bytes(activations),
+        };
+        vec![
+            row("eval", 0, 0, block + head),
+            row("ferret, direct, engine jvp", 0, 0, 2 * (block + head)),
+            row("ferret, direct", 0, 0, kept + block + head),
+            row("ferret, adamw", 0, 2, kept + block + head),
+            row("non-private, adamw", 1, 2, kept + block + head),
+            // They are held until the clip factors are known.
+            row("dpsgd, adamw", 1, 2, kept + factors + block + head + only(wants(layout.head), b * t * v)),
+        ]
+    }
 }
 
 #[cfg(test)]

@@ -3,17 +3,19 @@
 use super::config::Config;
 use super::layout::{Layout, ParamId};
 use crate::error::{Error, Result};
+use crate::kernel::{Scalars, Stored};
 use rayon::prelude::*;
 
-/// Config, layout and the scalars of every parameter, in f32, in layout order.
+/// Config, layout and the scalars of every parameter in layout order: all in f32, or, as `Weights<Stored>`, each as it is stored, so that
+/// what nobody changes takes no more memory than its file.
 #[derive(Clone, Debug)]
-pub struct Weights {
+pub struct Weights<T = Vec<f32>> {
     /// The decoder's shape.
     pub config: Config,
     /// Names and shapes; derived from `config`.
     pub layout: Layout,
     /// One row-major buffer a parameter, in layout order.
-    pub tensors: Vec<Vec<f32>>,
+    pub tensors: Vec<T>,
 }
 
 impl Weights {
@@ -24,9 +26,18 @@ impl Weights {
         Self { config, layout, tensors }
     }
 
+    /// The scalars of `id`.
+    pub fn get(&self, id: ParamId) -> &[f32] {
+        &self.tensors[id.0]
+    }
+}
+
+impl<T: Scalars> Weights<T> {
     /// Refuse what training for `steps` steps has driven out of the range of numbers.
     pub fn check_finite(&self, steps: u32) -> Result<()> {
-        if self.tensors.par_iter().all(|t| t.iter().all(|x| x.is_finite())) {
+        let finite =
+            |t: &T| t.view().pieces(|x| if x.iter().all(|x| x.is_finite()) { Ok(()) } else { Err(()) }).is_ok();
+        if self.tensors.par_iter().all(finite) {
             return Ok(());
         }
         Err(Error::Diverged(format!(
@@ -34,8 +45,23 @@ impl Weights {
         )))
     }
 
-    /// The scalars of `id`.
-    pub fn get(&self, id: ParamId) -> &[f32] {
-        &self.tensors[id.0]
+    /// Each parameter as it is stored; what is in f32 stays in f32.
+    pub fn into_stored(self) -> Weights<Stored> {
+        let Self { config, layout, tensors } = self;
+        Weights { config, layout, tensors: tensors.into_iter().map(T::into).collect() }
+    }
+
+    /// The content, leaving config and layout behind.
+    pub fn take(&mut self) -> Self {
+        let Self { config, layout, tensors } = self;
+        Self { config: config.clone(), layout: layout.clone(), tensors: std::mem::take(tensors) }
+    }
+}
+
+impl Weights<Stored> {
+    /// The same in f32, or in the form asked for.
+    pub fn into_form<T: From<Stored>>(self) -> Weights<T> {
+        let Self { config, layout, tensors } = self;
+        Weights { config, layout, tensors: tensors.into_iter().map(T::from).collect() }
     }
 }

@@ -194,7 +194,7 @@ impl Arm {
             _ => None,
         };
         Ok(Trained {
-            weights,
+            weights: weights.into_form(),
             seconds,
             curve,
             charge: bits.map_or_else(|| claimed(&statement), Charge::Bits),

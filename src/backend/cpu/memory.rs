@@ -117,6 +117,18 @@ impl<F: Real> Memory for Cpu<F> {
         }
     }
 
+    fn take_weight(&self, w: Weight<F>) -> Result<Stored> {
+        Ok(match w {
+            Weight::Wide(mut x) => match bytemuck::allocation::try_cast_vec::<F, f32>(x.take()) {
+                Ok(same) if size_of::<F>() == size_of::<f32>() => Stored::F32(same),
+                Ok(_) => unreachable!("a cast keeps the element size"),
+                Err((_, wide)) => Stored::F32(wide.iter().map(|x| x.f64() as f32).collect()),
+            },
+            Weight::Bf16(x) => Stored::Bf16(x.into_raw_vec_and_offset().0),
+            Weight::F16(x) => Stored::F16(x.into_raw_vec_and_offset().0),
+        })
+    }
+
     fn master<'a>(&self, w: &'a mut Weight<F>) -> &'a mut Tensor<F> {
         if !matches!(w, Weight::Wide(_)) {
             let array = Array2::from_shape_vec(w.dim(), w.values().into_owned()).expect("the length is the shape's");
@@ -147,5 +159,12 @@ mod tests {
         b.master(&mut w).as_slice_mut()[4] = 1e-3;
         assert_eq!((b.weight_shape(&w), w.bytes()), ((2, 3), 24));
         assert_eq!(b.download_weight(&w).unwrap()[3..], [3.0, 1e-3, -7.0]);
+        let Stored::F32(taken) = b.take_weight(w).unwrap() else { panic!("a master is in f32") };
+        assert_eq!(taken[3..], [3.0, 1e-3, -7.0]);
+        let narrow = Stored::Bf16(numbers.map(bf16::from_f32).to_vec());
+        assert_eq!(b.take_weight(b.weight(2, 3, narrow.clone()).unwrap()).unwrap(), narrow);
+        let wide = Cpu::<f64>::new();
+        let taken = wide.take_weight(wide.weight(2, 3, Stored::F32(numbers.to_vec())).unwrap()).unwrap();
+        assert_eq!(taken, Stored::F32(numbers.to_vec()));
     }
 }

@@ -89,6 +89,10 @@ impl Memory for Gpu {
         self.download(w)
     }
 
+    fn take_weight(&self, w: Tensor) -> Result<Stored> {
+        self.download(&w).map(Stored::F32)
+    }
+
     fn master<'a>(&self, w: &'a mut Tensor) -> &'a mut Tensor {
         w
     }

@@ -8,7 +8,7 @@ use crate::data::{self, Example, LoadOptions};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::measure::{Audit, Pair, Provenance, ReadAs};
-use crate::model::checkpoint::Checkpoint;
+use crate::model::Config;
 use crate::model::tokenizer::Tokenizer;
 use crate::privacy::statement::{AUDITED, Statement};
 use crate::study;
@@ -55,13 +55,13 @@ impl OwnArgs {
     }
 
     /// Refuse before training what would be refused after it.
-    pub fn check(&self, data: &DataArg, checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> Result<()> {
+    pub fn check(&self, data: &DataArg, config: &Config, tokenizer: Option<&Tokenizer>) -> Result<()> {
         let Some(path) = &self.audit else { return Ok(()) };
         if self.audit_records == Some(0) {
             return Err(Error::usage("--audit-records 0 leaves nothing to audit: give at least 1"));
         }
         let unit = data.unit.unit()?;
-        let options = LoadOptions { loss: data.loss_on, unit, ..LoadOptions::new(&checkpoint.weights.config) };
+        let options = LoadOptions { loss: data.loss_on, unit, ..LoadOptions::new(config) };
         data::load_examples(path, tokenizer, &options).map(drop)
     }
 

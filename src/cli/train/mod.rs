@@ -213,10 +213,11 @@ impl Args {
         if !(self.delta > 0.0 && self.delta < 1.0) {
             return Err(Error::usage(format!("--delta {} is not between 0 and 1", self.delta)));
         }
-        let (base, tokenizer) = self.model.open()?;
-        let records = self.data.open(&base, tokenizer.as_ref(), None)?;
-        self.audit.check(&self.data, &base, tokenizer.as_ref())?;
-        let open = |path| open_records(path, self.data.loss_on, &base, tokenizer.as_ref(), None);
+        let (base, tokenizer) = self.model.open_stored()?;
+        let config = &base.weights.config;
+        let records = self.data.open(config, tokenizer.as_ref(), None)?;
+        self.audit.check(&self.data, config, tokenizer.as_ref())?;
+        let open = |path| open_records(path, self.data.loss_on, config, tokenizer.as_ref());
         let held_out = self.eval_data.as_deref().map(open).transpose()?;
         let n = records.examples.len() as u64;
         if self.batch == 0 || self.batch > n {

@@ -74,7 +74,7 @@ pub fn train_shadow<B: Backend>(backend: B, task: Task, go_on: impl FnMut() -> R
         Record::Ferret(transcript) => Some(transcript),
         Record::Dense(_) => None,
     };
-    Ok(Shadow { weights: done.weights, transcript })
+    Ok(Shadow { weights: done.weights.into_form(), transcript })
 }
 
 /// A folder of trained shadow models, by the hash of what made them; or none.

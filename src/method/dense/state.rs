@@ -2,6 +2,7 @@
 //! `method::state`) of tensors called `weights/NAME`, `m/NAME`, `v/NAME` and `memory/NAME`.
 
 use crate::error::{Error, Result};
+use crate::kernel::Scalars;
 use crate::method::{Tune, state};
 use crate::model::checkpoint::safetensors::{File, to_stored};
 use crate::model::checkpoint::{self, Tensor};
@@ -24,7 +25,7 @@ pub struct State {
 
 impl State {
     /// The state saved under `root`, if there is one; replaces the content of those of `weights` that `tune` names by what was saved.
-    pub fn load(root: &Path, tune: &Tune, weights: &mut Weights) -> Result<Option<Self>> {
+    pub fn load(root: &Path, tune: &Tune, weights: &mut Weights<impl Scalars>) -> Result<Option<Self>> {
         let Some((step, path)) = state::current(root)? else { return Ok(None) };
         let file = File::open(&path)?;
         let tensors = file.tensors()?;
@@ -43,9 +44,10 @@ impl State {
         let Weights { layout, tensors: own, .. } = weights;
         let tuned = tune.ids(layout)?;
         for &p in &tuned {
-            own[p.0] = read("weights", layout, p)?.ok_or_else(|| {
+            let saved = read("weights", layout, p)?.ok_or_else(|| {
                 Error::file(file.path(), format!("has no weights of {}: is it of this run?", layout.spec(p).name))
             })?;
+            own[p.0] = saved.into();
             if let (Some(m), Some(v)) = (read("m", layout, p)?, read("v", layout, p)?) {
                 moments.push((m, v));
             }

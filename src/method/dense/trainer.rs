@@ -11,6 +11,7 @@ use crate::backend::Backend;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::{Clipping, Norms, Sum};
+use crate::kernel::{Scalars, Stored};
 use crate::method::list;
 use crate::method::run::{Finished, Run, Step, Task};
 use crate::method::tally::{Private, Sums};
@@ -41,7 +42,7 @@ pub struct Trainer<'a, B: Backend> {
 
 impl<'a, B: Backend> Trainer<'a, B> {
     /// Begin, or continue where an earlier part of the same run stopped; the task's weights are then those of [`State::load`].
-    pub fn new(backend: B, task: Task<'a, Settings>, state: Option<State>) -> Result<Self> {
+    pub fn new(backend: B, task: Task<'a, Settings, impl Scalars>, state: Option<State>) -> Result<Self> {
         let Task { base: weights, base_sha256, settings, stop, secret, records } = task;
         secret.claim()?;
         settings.check()?;
@@ -72,15 +73,20 @@ impl<'a, B: Backend> Trainer<'a, B> {
         Ok(Self { decoder, updates, clipping, tuned, residue, settings, stop, next, base_sha256, secret, records })
     }
 
-    /// [`Run::finish`], with the record as such.
+    /// [`Run::finish`] with the weights in f32, and the record as such.
     pub fn end(self) -> Result<(Weights, Record, B)> {
+        let (weights, record, backend) = self.conclude()?;
+        Ok((weights.into_form(), record, backend))
+    }
+
+    fn conclude(self) -> Result<(Weights<Stored>, Record, B)> {
         let Self { decoder, updates, residue, settings, next, base_sha256, .. } = self;
         drop((updates, residue));
-        let weights = decoder.weights()?;
+        let (weights, backend) = decoder.into_weights()?;
         weights.check_finite(next)?;
         let tuned_sha256 = checkpoint::tensors_sha256(&weights);
         let record = Record { version: Record::VERSION, settings, steps_run: next, base_sha256, tuned_sha256 };
-        Ok((weights, record, decoder.backend))
+        Ok((weights, record, backend))
     }
 
     /// What the batch adds up to before anything is released: the sum of clipped gradients, the mean gradient, or the votes.
@@ -265,7 +271,7 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
     }
 
     fn finish(self: Box<Self>) -> Result<Finished<B>> {
-        let (weights, record, backend) = self.end()?;
+        let (weights, record, backend) = self.conclude()?;
         Ok(Finished { weights, record: list::Record::Dense(record), backend })
     }
 }

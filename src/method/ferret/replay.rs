@@ -5,7 +5,7 @@ use super::settings::{Payload, Settings};
 use super::transcript::{Releases, Transcript};
 use crate::backend::{Backend, Cpu, Memory};
 use crate::error::{Error, Result};
-use crate::kernel::Stored;
+use crate::kernel::Scalars;
 use crate::model::checkpoint::{self, Checkpoint, Dtype};
 use crate::model::{Layout, Weights};
 use crate::optim::{Gradient, Updates};
@@ -135,30 +135,31 @@ impl<B: Backend> Replayer<B> {
     }
 }
 
-/// The weights that these releases lead to after `stop` steps, on the CPU. There is one copy of them in memory at any time.
-pub(super) fn follow(
-    mut weights: Weights,
+/// The weights that these releases lead to after `stop` steps, on the CPU. There is one copy of them in memory at any time, and what no release
+/// touches stays as it is stored.
+pub(super) fn follow<T: Scalars>(
+    mut weights: Weights<T>,
     settings: &Settings,
     fires: &[(u32, u32)],
     releases: &Releases,
     stop: u32,
     progress: impl FnMut(u32),
-) -> Result<Weights> {
+) -> Result<Weights<T>> {
     let b = Cpu::<f32>::new();
     let mut replayer = Replayer::new(&weights.layout, settings)?;
     let shapes = weights.layout.specs().iter().map(|s| s.matrix());
     let tensors = std::mem::take(&mut weights.tensors);
-    let sent = tensors.into_iter().zip(shapes).map(|(t, (rows, cols))| b.weight(rows, cols, Stored::F32(t)));
+    let sent = tensors.into_iter().zip(shapes).map(|(t, (rows, cols))| b.weight(rows, cols, t.into()));
     let mut params = sent.collect::<Result<Vec<_>>>()?;
     replayer.apply(&b, fires, releases, &mut params, progress)?;
     replayer.catch_up(&b, stop, &mut params);
-    weights.tensors = params.iter_mut().map(|w| b.master(w).take()).collect();
+    weights.tensors = params.into_iter().map(|w| Ok(b.take_weight(w)?.into())).collect::<Result<_>>()?;
     Ok(weights)
 }
 
 /// The tuned weights of a finished run, from its base model and its transcript: no data, no matrix product, the same bytes on every
 /// machine. Refuses another base, and a result that is not the one the transcript names.
-pub fn replay(base: Weights, transcript: &Transcript, progress: impl FnMut(u32)) -> Result<Weights> {
+pub fn replay<T: Scalars>(base: Weights<T>, transcript: &Transcript, progress: impl FnMut(u32)) -> Result<Weights<T>> {
     transcript.check()?;
     if transcript.settings.payload != Payload::Sign {
         return Err(Error::usage(
@@ -187,8 +188,9 @@ pub fn replay(base: Weights, transcript: &Transcript, progress: impl FnMut(u32))
     Ok(weights)
 }
 
-/// Write a tuned model, with its transcript, as training and replay both do: in f32, names, config and tokenizer those of the base model.
-pub fn save(dir: &Path, base: &Checkpoint, tuned: &Weights, transcript: &Transcript) -> Result<()> {
+/// Write a tuned model, with its transcript, as training and replay both do: what was changed in f32, the rest as it is; names, config and tokenizer
+/// those of the base model.
+pub fn save<T>(dir: &Path, base: &Checkpoint<T>, tuned: &Weights<impl Scalars>, transcript: &Transcript) -> Result<()> {
     let text = transcript.to_json()?;
     let mut options = base.save_options();
     options.dtype = Dtype::F32;

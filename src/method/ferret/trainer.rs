@@ -15,6 +15,7 @@ use crate::backend::Backend;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::{GroupDirection, GroupDot, Sum};
+use crate::kernel::{Scalars, Stored};
 use crate::method::list::Record;
 use crate::method::run::{Finished, Run, Step, Task};
 use crate::method::tally::{Private, Sums, is_host};
@@ -28,7 +29,7 @@ pub struct Trainer<'a, B: Backend> {
     decoder: Decoder<B>,
     replayer: Replayer<B>,
     /// What the published weights are replayed from; none where those of the decoder are already.
-    base: Option<Weights>,
+    base: Option<Weights<Stored>>,
     settings: Settings,
     /// Steps that are made of those planned.
     stop: u32,
@@ -48,7 +49,7 @@ type Sample = (Sensitive<Vec<usize>>, Vec<u32>);
 
 impl<'a, B: Backend> Trainer<'a, B> {
     /// Begin, or continue after the `releases` of an earlier part of the same run.
-    pub fn new(backend: B, task: Task<'a, Settings>, releases: Option<Releases>) -> Result<Self> {
+    pub fn new(backend: B, task: Task<'a, Settings, impl Scalars>, releases: Option<Releases>) -> Result<Self> {
         let Task { base, base_sha256, settings, stop, secret, records } = task;
         secret.claim()?;
         let mut replayer = Replayer::new(&base.layout, &settings)?;
@@ -62,6 +63,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         if done > fires.len() || (done > 0 && done < fires.len() && fires[done - 1].0 == fires[done].0) {
             return Err(Error::usage("the saved releases end in the middle of a step: they are not of this run"));
         }
+        let base = base.into_stored();
         let exact = is_host(&backend) || settings.payload == Payload::TrueGradient;
         let kept = (!exact).then(|| base.clone());
         let mut decoder = Decoder::new(backend, base)?;
@@ -100,7 +102,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
     }
 
     /// The releases of the unfinished run that [`Run::save`] left in `root`; none where there are none.
-    pub fn saved(root: &Path, task: &Task<'_, Settings>) -> Result<Option<Releases>> {
+    pub fn saved(root: &Path, task: &Task<'_, Settings, impl Scalars>) -> Result<Option<Releases>> {
         let Some((_, path)) = state::current(root)? else { return Ok(None) };
         let so_far = Transcript::from_json(&crate::fsio::read_text(&path)?, &path)?;
         if so_far.base_sha256 != task.base_sha256 || so_far.settings != task.settings {
@@ -109,8 +111,13 @@ impl<'a, B: Backend> Trainer<'a, B> {
         Ok(Some(so_far.releases))
     }
 
-    /// [`Run::finish`], with the transcript as such.
+    /// [`Run::finish`] with the weights in f32, and the transcript as such.
     pub fn end(self) -> Result<(Weights, Transcript, B)> {
+        let (weights, transcript, backend) = self.conclude()?;
+        Ok((weights.into_form(), transcript, backend))
+    }
+
+    fn conclude(self) -> Result<(Weights<Stored>, Transcript, B)> {
         let Self { mut decoder, mut replayer, base, settings, stop, fires, done, releases, base_sha256, .. } = self;
         let (weights, backend) = match base {
             Some(base) => {
@@ -120,7 +127,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
             }
             None => {
                 replayer.catch_up(&decoder.backend, stop, &mut decoder.params);
-                (decoder.weights()?, decoder.backend)
+                decoder.into_weights()?
             }
         };
         weights.check_finite(stop)?;
@@ -285,7 +292,7 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
     }
 
     fn finish(self: Box<Self>) -> Result<Finished<B>> {
-        let (weights, transcript, backend) = self.end()?;
+        let (weights, transcript, backend) = self.conclude()?;
         Ok(Finished { weights, record: Record::Ferret(transcript), backend })
     }
 }

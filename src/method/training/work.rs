@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::method::folder::{Folder, Told};
 use crate::method::run::{Finished, Run, Step, Task, Watch, drive};
 use crate::method::{Opening, Sensitive};
+use crate::model::Decoder;
 use crate::model::checkpoint::{self, Dtype};
-use crate::model::{Config, Decoder, Weights};
 use crate::privacy::statement::{FILE, PAGE, Statement};
 use crate::progress::Progress;
 use crate::rng::Secret;
@@ -68,7 +68,7 @@ impl Work<'_> {
         let Request { base, records, held_out, method, .. } = request;
         let records = Sensitive::new(std::mem::take(&mut records.examples));
         let task = Task {
-            base: std::mem::replace(&mut base.weights, Weights::zeros(tiny())),
+            base: base.weights.take(),
             base_sha256: told.base_sha256.clone(),
             settings: method.clone(),
             stop: Some(told.stop),
@@ -110,7 +110,7 @@ impl Work<'_> {
         if held_out.is_some() {
             let decoder = Decoder::new(backend, weights)?;
             after = evaluate(&decoder, held_out, progress)?;
-            weights = decoder.weights()?;
+            weights = decoder.into_weights()?.0;
         }
         // The statement first: no model lies anywhere without one.
         statement.tuned_sha256 = record.tuned_sha256().map(str::to_owned);
@@ -201,11 +201,6 @@ impl<B: Backend> Watch<B> for Keeper<'_> {
         }
         Ok(())
     }
-}
-
-/// The smallest decoder there is: what stays in the checkpoint's place while training owns its weights.
-fn tiny() -> Config {
-    Config { layers: 0, ..crate::model::init::Preset::Tiny.config() }
 }
 
 /// Write the statement beside the model.

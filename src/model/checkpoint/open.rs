@@ -1,11 +1,11 @@
 //! A checkpoint's files, opened and checked before any tensor is read.
 
 use super::safetensors::{Dtype, File, dtype_of, to_stored};
-use super::{INDEX, WEIGHTS, config_of};
+use super::{INDEX, TensorHash, WEIGHTS, config_of};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::kernel::Stored;
+use crate::kernel::{Scalars, Stored};
 use crate::model::config::Config;
 use crate::model::decoder::Decoder;
 use crate::model::embedded;
@@ -63,6 +63,15 @@ impl Opened {
     pub fn tensor(&self, p: ParamId) -> Result<Stored> {
         let spec = self.layout.spec(p);
         Ok(in_memory(&self.config, spec, self.with(self.source(p), to_stored)?))
+    }
+
+    /// [`tensors_sha256`](super::tensors_sha256), reading one tensor at a time.
+    pub fn sha256(&self) -> Result<String> {
+        let mut hash = TensorHash::default();
+        for p in self.layout.ids() {
+            hash.add(self.layout.spec(p), self.tensor(p)?.view());
+        }
+        Ok(hash.finish())
     }
 
     /// A decoder of it in the memory of `backend`, one tensor at a time.

@@ -1,18 +1,16 @@
-//! The safetensors container: a mapped file to read from, and a writer whose bytes depend on its input alone.
+//! The safetensors container: a mapped file to read from.
 //!
 //! Layout: header length (u64, little-endian), header (JSON, padded with spaces to a multiple of 8), tensor data.
-//! Reading goes through the `safetensors` crate. Writing is done here because that crate keeps metadata in a hash map,
-//! whose order changes from run to run, and a replayed checkpoint must come out byte for byte.
+//! Reading goes through the `safetensors` crate.
 
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::kernel::Stored;
+use crate::kernel::{Stored, View};
 use half::{bf16, f16};
 use memmap2::Mmap;
 use rayon::prelude::*;
 use safetensors::tensor::{SafeTensorError, SafeTensors, TensorView};
-use serde_json::{Map, Value, json};
-use std::io::Write;
+use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
 /// How scalars are stored in a file. In memory they are f32.
@@ -193,6 +191,17 @@ impl File {
     }
 }
 
+impl Dtype {
+    /// How `view` is stored.
+    pub fn of(view: View<'_>) -> Self {
+        match view {
+            View::F32(_) => Self::F32,
+            View::Bf16(_) => Self::Bf16,
+            View::F16(_) => Self::F16,
+        }
+    }
+}
+
 /// How `view` is stored: F32, F16 and BF16 are read.
 pub fn dtype_of(view: &TensorView<'_>, file: &File, name: &str) -> Result<Dtype> {
     use safetensors::Dtype as D;
@@ -251,80 +260,4 @@ fn convert<const N: usize, T: Copy + Default + Send + Sync>(
         }
     });
     values
-}
-
-/// Feed the little-endian f32 bytes of `data` to `sink`, without copying where the machine is little-endian.
-pub(super) fn f32_bytes<E>(data: &[f32], mut sink: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
-    if cfg!(target_endian = "little") {
-        return sink(bytemuck::cast_slice(data));
-    }
-    for chunk in data.chunks(1 << 14) {
-        let bytes: Vec<u8> = chunk.iter().flat_map(|x| x.to_le_bytes()).collect();
-        sink(&bytes)?;
-    }
-    Ok(())
-}
-
-/// A tensor to write: name, shape, scalars.
-pub type Tensor<'a> = (String, Vec<usize>, std::borrow::Cow<'a, [f32]>);
-
-/// Write `tensors`, in their order, to `path`, whole or not at all. `metadata` appears in its order; `format: pt`,
-/// which transformers insists on, is put first.
-pub fn write(
-    path: &Path,
-    tensors: &[Tensor<'_>],
-    dtype: Dtype,
-    metadata: &[(String, String)],
-    access: fsio::Access,
-) -> Result<()> {
-    let mut header = Map::new();
-    let mut extra = Map::new();
-    extra.insert("format".into(), json!("pt"));
-    extra.extend(metadata.iter().map(|(k, v)| (k.clone(), json!(v))));
-    header.insert("__metadata__".into(), Value::Object(extra));
-    let mut offset = 0;
-    for (name, shape, data) in tensors {
-        assert_eq!(shape.iter().product::<usize>(), data.len(), "{name}");
-        if let Some(x) = data.iter().find(|x| !fits(**x, dtype)) {
-            let what = format!("{name} holds {x}, which {} cannot store: choose f32 or bf16", dtype.header_name());
-            return Err(Error::file(path, what));
-        }
-        let end = offset + data.len() * dtype.size();
-        let entry = json!({"dtype": dtype.header_name(), "shape": shape, "data_offsets": [offset, end]});
-        if header.insert(name.clone(), entry).is_some() {
-            return Err(Error::file(path, format!("two tensors are named {name}")));
-        }
-        offset = end;
-    }
-    let mut header = serde_json::to_vec(&header).expect("a map of strings is JSON");
-    header.resize(header.len().next_multiple_of(8), b' ');
-    fsio::write_with(path, access, |out| {
-        out.write_all(&(header.len() as u64).to_le_bytes())?;
-        out.write_all(&header)?;
-        for (_, _, data) in tensors {
-            match dtype {
-                Dtype::F32 => f32_bytes(data, |bytes| out.write_all(bytes))?,
-                Dtype::F16 => narrow(data, out, |x| f16::from_f32(x).to_le_bytes())?,
-                Dtype::Bf16 => narrow(data, out, |x| bf16::from_f32(x).to_le_bytes())?,
-            }
-        }
-        Ok(())
-    })
-}
-
-/// Whether rounding `x` to `dtype` keeps it finite, if it was.
-fn fits(x: f32, dtype: Dtype) -> bool {
-    match dtype {
-        Dtype::F32 => true,
-        Dtype::F16 => f16::from_f32(x).is_finite() || !x.is_finite(),
-        Dtype::Bf16 => bf16::from_f32(x).is_finite() || !x.is_finite(),
-    }
-}
-
-fn narrow(data: &[f32], out: &mut dyn Write, one: impl Fn(f32) -> [u8; 2]) -> std::io::Result<()> {
-    for chunk in data.chunks(1 << 14) {
-        let bytes: Vec<u8> = chunk.iter().flat_map(|&x| one(x)).collect();
-        out.write_all(&bytes)?;
-    }
-    Ok(())
 }

@@ -1,7 +1,8 @@
 //! What a checkpoint's files hold beside the tensors that its model uses.
 
 use super::open::{open_weights, tensors_of_model};
-use super::{CONFIG, Config, File, config_of};
+use super::safetensors::File;
+use super::{CONFIG, Config, config_of};
 use crate::error::{Error, Result};
 use crate::model::layout::Layout;
 use std::collections::BTreeMap;
