@@ -66,7 +66,11 @@ fn main() -> ferret::Result<()> {
     let mut run = task.begin(Cpu::<f32>::new(), None)?;
     drive(&mut *run, &mut GoOn(|| Ok(())))?;
     let Finished { weights, .. } = run.finish()?;
-    println!("noise multiplier {:.3}: loss {before:.3} before, {:.3} after", noise.pld.upper, loss(weights.into_form())?);
+    println!(
+        "noise multiplier {:.3}: loss {before:.3} before, {:.3} after",
+        noise.pld.upper,
+        loss(weights.into_form())?
+    );
 
     // The same event, two accountants: the classical one is safe, the other brackets the truth.
     for accountant in [&Rdp::default() as &dyn Accountant, &Pld::default()] {
