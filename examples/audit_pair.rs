@@ -70,7 +70,7 @@ fn main() -> ferret::Result<()> {
     let finding = Audit::new(pair, provenance, members, nonmembers, Design::CoinFlip).run(&Unheard)?;
     let removed = std::fs::remove_dir_all(&home);
 
-    print!("{}", finding.report.text());
+    print!("{}", finding.report.text(100));
     let best = finding.curves.iter().map(|(_, roc)| roc.auc()).fold(0.0, f64::max);
     println!("The best attack has an AUC of {best:.3}.");
     assert!(best > 0.6, "a model that learnt by heart should be found out");

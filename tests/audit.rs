@@ -6,6 +6,7 @@ mod io_support;
 
 use common::{Random, config, weights};
 use ferret::audit::bound::{Charge, Design};
+use ferret::audit::columns::WIDTH;
 use ferret::audit::report::Report;
 use ferret::audit::score::RecordStats;
 use ferret::backend::{Cpu, Memory};
@@ -112,8 +113,8 @@ fn a_model_that_memorised_raises_the_alarm_and_an_untouched_one_does_not() {
     for row in found.attacks.iter().filter(|r| ["loss", "perplexity-ratio"].contains(&r.attack.as_str())) {
         assert!(row.summary.auc > 0.98, "{}: {}", row.attack, row.summary.auc);
     }
-    assert!(found.alarm, "{}", found.text());
-    assert!(found.text().contains("ALARM"));
+    assert!(found.alarm, "{}", found.text(WIDTH));
+    assert!(found.text(WIDTH).contains("ALARM"));
     // As many bits as records permit everything; without a random choice of members no bound applies.
     assert!(!report(&tuned, &base, &members, &nonmembers, Charge::Bits(100_000)).alarm);
 
@@ -124,7 +125,7 @@ fn a_model_that_memorised_raises_the_alarm_and_an_untouched_one_does_not() {
         assert!(s.auc_null[0] <= s.auc && s.auc <= s.auc_null[1], "{name}: {} outside {:?}", s.auc, s.auc_null);
         assert!(s.advantage <= s.advantage_null[1], "{name}: {} above {:?}", s.advantage, s.advantage_null);
     }
-    assert!(!found.alarm, "{}", found.text());
+    assert!(!found.alarm, "{}", found.text(WIDTH));
 }
 
 // --- FERRET's leakage meter

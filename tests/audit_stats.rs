@@ -2,6 +2,7 @@
 
 use ferret::audit::attack::{Mode, RmiaSettings, Shadows, Variance, held_out_threshold, lira, rmia};
 use ferret::audit::bound::{Charge, Design, Metric};
+use ferret::audit::columns::WIDTH;
 use ferret::audit::one_run;
 use ferret::audit::report::Report;
 use ferret::audit::roc::{Roc, Summary};
@@ -367,12 +368,12 @@ fn alarms_fire_for_a_leak_and_not_otherwise() {
         let report = Report::new(&leaky, charge, Design::CoinFlip, candidates);
         assert!(report.alarm);
         assert!(report.attacks[0].verdicts.iter().any(|v| v.metric == Metric::Auc && v.alarm));
-        assert!(report.text().contains("ALARM"));
+        assert!(report.text(WIDTH).contains("ALARM"));
     }
     // The same leak under no guarantee, or with members chosen by hand, is no alarm: there is no bound.
     for (charge, design) in [(Charge::NonPrivate, Design::CoinFlip), (ferret(), Design::Given)] {
         let report = Report::new(&leaky, charge, design, candidates);
-        assert!(!report.alarm && report.text().contains("does not apply"));
+        assert!(!report.alarm && report.text(WIDTH).contains("does not apply"));
         assert!(report.csv().contains(",does not apply,"));
     }
 }
@@ -428,5 +429,5 @@ fn tables_agree_with_each_other() {
     let json = report.json();
     assert_eq!(json["attacks"][0]["auc"].as_f64().unwrap(), value);
     assert_eq!(serde_json::from_value::<Report>(json).unwrap(), report);
-    assert!(report.text().contains(&format!("{value:.4}")));
+    assert!(report.text(WIDTH).contains(&format!("{value:.4}")));
 }

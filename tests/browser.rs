@@ -7,7 +7,7 @@
 
 use ferret::study::html::{Cell, Page, Part, Section, Table, render};
 use ferret::study::plot::{Axis, Chart, Series};
-use ferret::study::{figures, first, table, world::World};
+use ferret::study::{figures, first, table};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -114,15 +114,17 @@ fn page() -> &'static str {
             candidates: 200,
             audited: 60,
             epochs: 1,
+            seeds: 1,
             insecure_seed: Some(1),
             ..first::Options::default()
         };
-        let world = World::embedded(options.seed, options.candidates, 0).unwrap();
-        let outcomes = first::run(&world, &options, |_, _| Ok(()), |_| ()).unwrap();
-        let rows = outcomes.iter().map(|o| table::cells(o).into_iter().map(Cell::from).collect()).collect();
+        let worlds = first::worlds(&options).unwrap();
+        let rows = first::run(&worlds, &options, &|_| Ok(()), &|_, _| ()).unwrap();
+        let outcomes: Vec<_> = rows.iter().filter_map(|row| row.outcomes.first()).collect();
+        let cells = rows.iter().map(|row| table::cells(row).into_iter().map(Cell::from).collect()).collect();
         let titles = table::TITLES.iter().map(|t| (*t).to_owned()).collect();
-        let methods = Table { caption: "Methods".into(), titles, rows };
-        let statement = |o: &ferret::study::arm::Outcome| Part::Statement {
+        let methods = Table { caption: "Methods".into(), titles, rows: cells };
+        let statement = |o: &&ferret::study::arm::Outcome| Part::Statement {
             summary: o.name.clone(),
             text: o.guarantees.iter().map(|g| format!("{g}\n")).collect::<String>() + "end",
         };

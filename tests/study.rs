@@ -5,7 +5,7 @@ mod io_support;
 
 use ferret::study::grid::{Grid, Kind, Runner, Store, Tuned};
 use ferret::study::paper;
-use ferret::study::verdict::{Answer, Cell, Sample, time, trade_off, utility};
+use ferret::study::verdict::{Answer, Cell, Sample, UNITS_DIFFER, Verdict, time, trade_off, utility};
 use io_support::{assert_refused, ferret, stderr, tiny};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -204,6 +204,47 @@ fn readings_and_true_dp_run_end_to_end() {
 }
 
 #[test]
+fn at_equal_nats_no_run_tells_more_and_none_computes_more() {
+    let grid = "kind = \"equal-nats\"\nbudgets = [0.5, 2.0]\nbatches = [4, 1]\nepochs = [2]\nseeds = 2\ncandidates = 60\n\
+                audited = 20\nlearning_rates = 1\n";
+    let dir = folder(grid);
+    let output = study(dir.path()).args(["--json", "--quiet"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = found["runs"].as_array().unwrap();
+    // Two seeds of the base model, three counts by two batch sizes and DPSGD, each at two budgets, and non-private training.
+    assert_eq!(runs.len(), 2 * (1 + 2 * (3 * 2 + 1) + 1));
+    let nats = |run: &Value| run["guarantees"][0]["nats"].as_f64();
+    let of = |row: &str, budget: &str, seed: u64| {
+        let is = |r: &&Value| r["row"] == row && r["budget"] == budget && r["seed"] == seed;
+        runs.iter().find(is).unwrap_or_else(|| panic!("no {row} at {budget}"))
+    };
+    for seed in [1, 2] {
+        let plain = of("non-private, B = 4", "inf", seed)["record_gradients"].as_u64().unwrap();
+        for budget in ["0.5", "2"] {
+            let most: f64 = budget.parse().unwrap();
+            for batch in [4, 1] {
+                let row = |how: &str| of(&format!("FERRET, {how}, B = {batch}"), budget, seed);
+                let told = ["paper's count", "exact", "exact, flipped"].map(|how| nats(row(how)).unwrap());
+                let bits = ["paper's count", "exact", "exact, flipped"].map(|how| row(how)["bits"].as_u64().unwrap());
+                assert!(told.iter().all(|t| *t <= most), "{told:?} of {most}");
+                // The paper's count leaves nats unspent, so that the exact one buys more bits, and flips more again.
+                assert!(bits[0] <= bits[1] && bits[1] <= bits[2] && bits[0] < bits[2], "{bits:?}");
+                assert!(row("exact, flipped")["record_gradients"].as_u64().unwrap() <= plain + 4);
+            }
+            let dpsgd = of("DPSGD, B = 4", budget, seed);
+            let told = nats(dpsgd).unwrap();
+            assert!(told <= most && told > 0.9 * most, "{told} of {most}");
+        }
+    }
+    assert_eq!(found["verdicts"].as_array().unwrap().len(), 3);
+    let test = found["verdicts"][0]["test"].as_str().unwrap();
+    assert!(test.contains("nats of mutual information for both"), "{test}");
+    let text = std::fs::read_to_string(dir.path().join("out/tables.txt")).unwrap();
+    assert!(text.contains("At 0.5 nats, 2 epochs: FERRET"), "{text}");
+}
+
+#[test]
 fn a_wrong_grid_is_refused_in_a_sentence() {
     let dir = folder("");
     let cases: &[(&str, &[&str])] = &[
@@ -272,14 +313,16 @@ fn a_diverged_run_is_a_result_of_its_rate() {
 
 #[test]
 fn a_grid_survives_its_file_and_tunes_fairly() {
-    for kind in [Kind::Paper, Kind::Readings, Kind::TrueDp] {
+    for (name, kind) in Kind::NAMED {
+        assert_eq!(Grid::open(name).unwrap(), Grid::named(kind));
         let grid = Grid::named(kind);
         grid.check().unwrap();
         assert_eq!(Grid::parse(&grid.to_toml()).unwrap(), grid);
         // Every row is tuned, by the same number of rates around its own middle.
         let tuned = grid.tuned_rows();
         for row in grid.rows().iter().skip(1) {
-            let like = tuned.iter().filter(|t| t.key(false) == row.key(false)).count();
+            let cells = grid.tune_cells;
+            let like = tuned.iter().filter(|t| t.key(cells) == row.key(cells)).count();
             assert_eq!(like, 1, "{}", row.name);
             let rates = row.rates(3);
             assert_eq!((rates.len(), rates[1]), (3, row.centre));
@@ -321,6 +364,10 @@ fn cell(ferret: Vec<Sample>, dpsgd: Vec<Sample>, nonprivate: Vec<Sample>) -> Cel
     Cell { name: String::new(), ferret, dpsgd, nonprivate }
 }
 
+fn by_utility(name: &str, cells: &[Cell]) -> Verdict {
+    utility(name, cells, UNITS_DIFFER)
+}
+
 #[test]
 fn verdicts_follow_known_inputs() {
     let good = || cell(seeds(1.0, 0.5, 1.0), seeds(2.0, 0.51, 4.0), seeds(1.2, 0.9, 2.0));
@@ -328,7 +375,7 @@ fn verdicts_follow_known_inputs() {
     // Worse utility, much less leakage than non-private: neither is better than the other.
     let traded = || cell(seeds(1.5, 0.5, 1.0), seeds(2.0, 0.51, 4.0), seeds(1.2, 0.9, 2.0));
     for (judge, with_trade) in
-        [(utility as fn(&str, &[Cell]) -> _, Answer::Holds), (trade_off, Answer::Undecided), (time, Answer::Holds)]
+        [(by_utility as fn(&str, &[Cell]) -> _, Answer::Holds), (trade_off, Answer::Undecided), (time, Answer::Holds)]
     {
         assert_eq!(judge("F", &[good(), good()]).outcome, Answer::Holds);
         assert_eq!(judge("F", &[good(), bad()]).outcome, Answer::Fails);
@@ -341,11 +388,11 @@ fn verdicts_follow_known_inputs() {
     // Seeds that disagree decide nothing, and a diverged run is no evidence.
     let mut noisy = good();
     noisy.ferret[1].loss = 7.0;
-    assert_eq!(utility("F", &[noisy.clone()]).outcome, Answer::Undecided);
+    assert_eq!(utility("F", &[noisy.clone()], UNITS_DIFFER).outcome, Answer::Undecided);
     noisy.ferret[1].loss = f64::INFINITY;
-    assert_eq!(utility("F", &[noisy]).outcome, Answer::Undecided);
+    assert_eq!(utility("F", &[noisy], UNITS_DIFFER).outcome, Answer::Undecided);
     // The test is stated, and never calls nats an eps.
-    let said = utility("F", &[good()]).test;
+    let said = utility("F", &[good()], UNITS_DIFFER).test;
     assert!(
         said.contains("Student") && said.contains("the units differ") && said.contains("nats of mutual information")
     );

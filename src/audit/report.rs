@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attack::HeldOut;
 use super::bound::{Bound, Charge, Design, Metric, Verdict, judge};
+use super::columns::{align, wrap};
 use super::roc::{LOW_FPR, Roc, Summary};
 
 /// One attack: what it reached, and what was permitted.
@@ -73,8 +74,8 @@ impl Report {
         }
     }
 
-    /// A table a terminal can show, with the notes a reader needs.
-    pub fn text(&self) -> String {
+    /// A table for a terminal of this width, with the notes a reader needs.
+    pub fn text(&self, width: usize) -> String {
         let head =
             ["attack", "metric", "value", "95 % interval", "if nothing leaked", "bound", "sure above", "verdict"];
         let mut table = vec![head.map(String::from).to_vec()];
@@ -97,7 +98,7 @@ impl Report {
                 ]);
             }
         }
-        let mut out = align(&table);
+        let mut out = align(&table, width);
         if let Some(row) = self.attacks.first() {
             let (m, n) = (row.summary.members, row.summary.nonmembers);
             out.push_str(&format!("\n{m} members, {n} non-members; rates are fractions of records.\n"));
@@ -130,7 +131,7 @@ impl Report {
         if self.alarm {
             out.push_str("ALARM: a value lies surely above its bound: the model gives away more than was charged.\n");
         }
-        out
+        wrap(&out, width)
     }
 
     /// One line an attack and metric, a header with units.
@@ -277,30 +278,6 @@ pub fn quote(field: &str) -> String {
     }
 }
 
-/// Columns padded to their widest cell, two spaces apart, a rule under the head. Cells that start with a digit or a
-/// sign stand to the right.
-pub fn align(table: &[Vec<String>]) -> String {
-    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| table.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    let mut out = String::new();
-    for (index, row) in table.iter().enumerate() {
-        let mut line = String::new();
-        for (cell, &width) in row.iter().zip(&widths) {
-            let pad = " ".repeat(width - cell.chars().count());
-            let number = index > 0 && cell.parse::<f64>().is_ok();
-            line.push_str(&if number { format!("{pad}{cell}  ") } else { format!("{cell}{pad}  ") });
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-        if index == 0 {
-            out.push_str(&"-".repeat(widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)));
-            out.push('\n');
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -326,7 +303,7 @@ mod tests {
             "{}",
             leaky.finding
         );
-        assert!(leaky.finding.contains("same source") && leaky.text().contains(&leaky.finding));
+        assert!(leaky.finding.contains("same source") && leaky.text(usize::MAX).contains(&leaky.finding));
         assert_eq!(leaky.json()["finding"], leaky.finding);
         // The same scores on both sides.
         let quiet = report(&line(0.0, 200), &line(0.0, 200), Design::CoinFlip);
@@ -339,7 +316,7 @@ mod tests {
     #[test]
     fn an_interval_without_a_lower_end_is_not_printed_as_one() {
         let few = report(&line(100.0, 40), &line(0.0, 40), Design::Given);
-        let text = few.text();
+        let text = few.text(super::super::columns::WIDTH);
         assert!(!text.contains("0.0000 to 1.0000"), "{text}");
         assert!(text.contains("at most 1.0000 *") && text.contains("40 non-members cannot tell a threshold"), "{text}");
         let needed = needed(LOW_FPR[0]) as u32;

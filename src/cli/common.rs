@@ -28,6 +28,14 @@ impl Compute {
     }
 }
 
+/// Columns of the terminal, or of `COLUMNS`; as in files where neither tells.
+pub fn width() -> usize {
+    let told = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
+    let seen =
+        terminal_size::terminal_size_of(std::io::stdout()).map(|(terminal_size::Width(columns), _)| columns.into());
+    seen.or(told).filter(|columns| *columns > 0).unwrap_or(crate::audit::columns::WIDTH).max(30)
+}
+
 /// Fix the number of threads of this process, before any work.
 pub fn set_threads(threads: usize) -> Result<()> {
     if threads == 0 || threads > 1024 {

@@ -34,8 +34,11 @@ pub struct Cli {
     #[arg(long, value_name = "N", global = true)]
     threads: Option<usize>,
     /// No progress, only the result (here, without a verb; verbs have their own)
-    #[arg(long)]
+    #[arg(long, short)]
     quiet: bool,
+    /// Seeds of the comparison that runs without a verb
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    seeds: u64,
 }
 
 #[derive(Subcommand, Debug)]
@@ -95,7 +98,7 @@ fn run(cli: Cli) -> Result<()> {
         common::set_threads(threads)?;
     }
     match cli.command {
-        None => first::run(cli.quiet),
+        None => first::run(cli.seeds, cli.quiet),
         Some(command) => match command {
             Command::Train(args) => train::run(*args),
             Command::Devices(args) => devices::run(args),

@@ -1,13 +1,14 @@
 //! `ferret study`: a grid of runs, tables beside the paper's, verdicts.
 
-use super::common::progress_by_share;
+use super::common::{progress_by_share, width};
 use super::interrupt;
+use crate::audit::columns::align;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::hash::sha256;
 use crate::model::{checkpoint, memory};
 use crate::study::grid::report::{Report, chosen, report};
-use crate::study::grid::{Finished, Grid, Kind, Progress, Runner, Store, Tuned};
+use crate::study::grid::{Finished, Grid, Progress, Runner, Store, Tuned};
 use crate::study::spec::{Goal, Part, Spec};
 use serde_json::json;
 use std::collections::HashMap;
@@ -27,10 +28,11 @@ use std::time::Instant;
   ferret study --grid paper --seeds 5 --out my-study
   ferret study --grid readings
   ferret study --grid true-dp
+  ferret study --grid equal-nats
   ferret study --grid mine.toml --model my-model --data records.jsonl
 
 A grid's file says which of the grids it is, and what is different (all else is as in that grid):
-  kind = \"paper\"                       # or readings, true-dp
+  kind = \"paper\"                       # or readings, true-dp, equal-nats
   methods = [\"ferret-max\", \"dpsgd\", \"nonprivate\"]
   budgets = [0.5, 2.0, inf]            # inf: non-private training
   epochs = [3]
@@ -44,7 +46,8 @@ A grid's file says which of the grids it is, and what is different (all else is 
   tune_cells = false                   # true: each budget and length chooses its own
   matched = true                       # paper: also with as many steps as FERRET computes")]
 pub struct Args {
-    /// paper (methods, budgets, lengths), readings (of Algorithm 1), true-dp (FERRET and DPSGD at the same (eps, delta)), or a TOML file
+    /// paper (methods, budgets, lengths), readings (of Algorithm 1), true-dp (FERRET and DPSGD at the same (eps, delta)), equal-nats
+    /// (at the same nats), or a TOML file
     #[arg(long, value_name = "NAME|FILE.toml")]
     grid: String,
     /// The study's folder [default: ferret-study-KIND]
@@ -97,7 +100,7 @@ pub fn run(args: Args) -> Result<()> {
     let runner = Runner::new(&args.model, args.data.as_deref(), grid.candidates, (jobs, cores), &interrupt::asked);
     let mut fixed =
         Tuned { base_sha256: runner.base_sha256()?, data, insecure_seed: args.insecure_seed, rates: HashMap::new() };
-    let out = args.out.clone().unwrap_or_else(|| format!("ferret-study-{}", name(grid.kind)).into());
+    let out = args.out.clone().unwrap_or_else(|| format!("ferret-study-{}", grid.kind.name()).into());
     if args.dry_run {
         return dry_run(&args, &grid, &runner, &fixed, &out);
     }
@@ -115,20 +118,12 @@ pub fn run(args: Args) -> Result<()> {
         summary["out"] = json!(out);
         return fsio::print(&format!("{summary}\n"));
     }
-    fsio::print(&report.text())?;
+    fsio::print(&report.text(width()))?;
     fsio::print(&format!(
         "Written to {}: index.html, tables.txt, tables.csv, tables.tex, study.json  ({:.0} s)\n",
         out.display(),
         begun.elapsed().as_secs_f64()
     ))
-}
-
-fn name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Paper => "paper",
-        Kind::Readings => "readings",
-        Kind::TrueDp => "true-dp",
-    }
 }
 
 /// The command that repeats the study.
@@ -254,7 +249,7 @@ fn dry_run(args: &Args, grid: &Grid, runner: &Runner, fixed: &Tuned, out: &Path)
             [part.into(), s.row.clone(), budget, s.epochs.to_string(), s.seed.to_string(), rate, format!("{cost:.1}")];
         table.push(cells.to_vec());
     }
-    fsio::print(&crate::audit::report::align(&table))?;
+    fsio::print(&align(&table, width()))?;
     fsio::print(&format!(
         "\n{} runs: {tuning} to choose learning rates, {} for results. About {} with {} at a time of {} thread(s) each ({} one after \
          the other), by timing a few steps of each kind here and now. Nothing was written.\n",

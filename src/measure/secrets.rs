@@ -5,8 +5,8 @@ use super::canary::{Candidates, Planting, attempts};
 use super::pair::{OnDecoder, Pair, with_decoder};
 use super::provenance::Provenance;
 use crate::audit::canary::{Attempts, Canary, Exposure, Extraction, extraction};
+use crate::audit::columns::{align, wrap};
 use crate::audit::one_run::{self, OneRun};
-use crate::audit::report::align;
 use crate::backend::{Backend, Device};
 use crate::error::{Error, Result};
 use crate::model::Decoder;
@@ -209,8 +209,8 @@ impl CanaryFinding {
             .collect()
     }
 
-    /// The table, and what the one-run audit says of the charge.
-    pub fn text(&self) -> String {
+    /// The table for a terminal of this width, and what the one-run audit says of the charge.
+    pub fn text(&self, width: usize) -> String {
         let head =
             ["inserted", "canaries", "mean exposure [bits]", "largest", "base model's mean", "greedy", "sampled"];
         let mut table = vec![head.map(String::from).to_vec()];
@@ -226,7 +226,7 @@ impl CanaryFinding {
                 row["extracted_by_sampling"].to_string(),
             ]);
         }
-        let mut out = align(&table);
+        let mut out = align(&table, width);
         out += "\nA model that memorised nothing has a mean exposure of about 1.44 bits. greedy, sampled: canaries that it said.\n";
         if let Some(found) = &self.one_run {
             let OneRun { guesses, right, eps_lower, delta, confidence, bits_lower, .. } = found;
@@ -247,7 +247,7 @@ impl CanaryFinding {
                 out += &format!("Released bits that were charged for: {bits}: {word}.\n");
             }
         }
-        out
+        wrap(&out, width)
     }
 
     /// Every canary, as CSV.

@@ -141,6 +141,7 @@ impl Method {
                 "noise_multiplier": s.method.privacy().map(|p| p.noise_multiplier),
             }),
         };
+        summary["learning_rate"] = json!(self.common().learning_rate);
         if !self.tune().is_all() {
             let scalars: usize = tuned.iter().map(|&p| layout.spec(p).len()).sum();
             summary["tuned"] = json!({"tune": self.tune(), "tensors": tuned.len(), "scalars": scalars});

@@ -17,6 +17,7 @@ pub mod folder;
 pub mod groups;
 pub mod list;
 pub mod mechanism;
+pub mod rates;
 pub mod run;
 pub mod sampler;
 pub(crate) mod state;

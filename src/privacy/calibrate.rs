@@ -83,7 +83,8 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
 /// A setting just below `from` whose epsilon is proven to be above `target`; 0 if none is found nearby.
 fn insufficient(from: f64, target: f64, f: &dyn Fn(f64) -> Result<Bounds>) -> Result<f64> {
     let mut x = from;
-    for _ in 0..8 {
+    // Each round composes anew; where bounds are this far apart more rounds rarely find anything.
+    for _ in 0..3 {
         let lower = match f(x) {
             Ok(bounds) => bounds.lower,
             Err(Error::Privacy(_)) => return Ok(x),

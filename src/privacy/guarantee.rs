@@ -65,6 +65,15 @@ impl Guarantee {
         Self::EpsDelta { eps, delta, neighbours: Neighbours::ReplaceByEmpty }
     }
 
+    /// What a narrow column says: the number and its unit.
+    pub fn short(&self) -> String {
+        match self {
+            Self::MutualInformation { nats } => format!("{} nats", number(*nats)),
+            Self::EpsDelta { eps, delta, .. } => format!("({}, {})-DP", number(*eps), number(*delta)),
+            Self::NonPrivate => "nothing".into(),
+        }
+    }
+
     /// Whether anything is promised.
     pub fn is_private(&self) -> bool {
         !matches!(self, Self::NonPrivate)

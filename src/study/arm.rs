@@ -8,7 +8,7 @@ use crate::audit::bound::Charge;
 use crate::backend::{Backend, Cpu};
 use crate::data::Example;
 use crate::error::Result;
-use crate::eval;
+use crate::eval::{self, RecordLoss};
 use crate::method::ferret::{Releases, Transcript};
 use crate::method::run::{Finished, Run, Step, Watch, drive};
 use crate::method::{Method, Record, Sensitive, Task};
@@ -35,9 +35,17 @@ const CURVE: u64 = 8;
 pub(super) const MICRO_BATCH: u32 = 16;
 
 /// Losses of the base model on the audited records, to calibrate by.
+#[derive(Clone)]
 pub struct Reference {
-    members: Vec<f64>,
-    nonmembers: Vec<f64>,
+    members: Vec<RecordLoss>,
+    nonmembers: Vec<RecordLoss>,
+}
+
+impl Reference {
+    /// That of a world which has the first `members` members alone.
+    pub fn of_first(&self, members: usize) -> Self {
+        Self { members: self.members[..members.min(self.members.len())].to_vec(), nonmembers: self.nonmembers.clone() }
+    }
 }
 
 /// How many records of each side are attacked.
@@ -61,7 +69,8 @@ impl Measure<'_> {
     pub fn reference(&self) -> Result<Reference> {
         let decoder = Decoder::new(Cpu::<f32>::new(), self.world.base.weights.clone())?;
         let (members, nonmembers) = self.sides();
-        Ok(Reference { members: means(&decoder, members)?, nonmembers: means(&decoder, nonmembers)? })
+        let losses = |examples| eval::losses(&decoder, examples, |_| ());
+        Ok(Reference { members: losses(members)?, nonmembers: losses(nonmembers)? })
     }
 
     /// Mean token loss on the records of the curves.
@@ -71,14 +80,8 @@ impl Measure<'_> {
     }
 }
 
-/// Each record's mean loss; 0 where nothing counts.
-fn means<B: Backend>(decoder: &Decoder<B>, examples: &[Example]) -> Result<Vec<f64>> {
-    Ok(eval::losses(decoder, examples, |_| ())?.iter().map(|l| l.mean().unwrap_or(0.0)).collect())
-}
-
 /// What training leaves behind, before it is measured.
 struct Trained {
-    weights: Weights,
     seconds: f64,
     curve: Vec<(f64, f64)>,
     statement: Option<Statement>,
@@ -87,6 +90,22 @@ struct Trained {
     sample_gradients: u64,
     steps: (u64, u64),
     fired: Option<Raster>,
+}
+
+impl Trained {
+    /// The base model.
+    fn nothing() -> Self {
+        Self {
+            seconds: 0.0,
+            curve: Vec::new(),
+            statement: None,
+            charge: Charge::Bits(0),
+            bits: Some(0),
+            sample_gradients: 0,
+            steps: (0, 0),
+            fired: None,
+        }
+    }
 }
 
 impl Arm {
@@ -98,27 +117,20 @@ impl Arm {
         secret: &Secret,
         tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<Outcome> {
-        let trained = match &self.method {
-            None => Trained {
-                weights: measure.world.base.weights.clone(),
-                seconds: 0.0,
-                curve: Vec::new(),
-                statement: None,
-                charge: Charge::Bits(0),
-                bits: Some(0),
-                sample_gradients: 0,
-                steps: (0, 0),
-                fired: None,
-            },
-            Some(method) => self.train(method, measure, secret, tell)?,
+        let (trained, on_members, on_nonmembers) = match &self.method {
+            None => (Trained::nothing(), reference.members.clone(), reference.nonmembers.clone()),
+            Some(method) => {
+                let (trained, weights) = self.train(method, measure, secret, tell)?;
+                let decoder = Decoder::new(Cpu::<f32>::new(), weights)?;
+                let (members, nonmembers) = measure.sides();
+                let losses = |examples| eval::losses(&decoder, examples, |_| ());
+                (trained, losses(members)?, losses(nonmembers)?)
+            }
         };
-        let decoder = Decoder::new(Cpu::<f32>::new(), trained.weights)?;
-        let (members, nonmembers) = measure.sides();
-        let (on_members, on_nonmembers) =
-            (eval::losses(&decoder, members, |_| ())?, eval::losses(&decoder, nonmembers, |_| ())?);
         // A member's loss fell further below the base model's than a non-member's: larger means member.
-        let score = |losses: &[eval::RecordLoss], base: &[f64]| -> Vec<f32> {
-            losses.iter().zip(base).map(|(l, b)| (b - l.mean().unwrap_or(0.0)) as f32).collect()
+        let mean = |l: &RecordLoss| l.mean().unwrap_or(0.0);
+        let score = |losses: &[RecordLoss], base: &[RecordLoss]| -> Vec<f32> {
+            losses.iter().zip(base).map(|(l, b)| (mean(b) - mean(l)) as f32).collect()
         };
         let scores = (score(&on_members, &reference.members), score(&on_nonmembers, &reference.nonmembers));
         let world = measure.world;
@@ -173,7 +185,7 @@ impl Arm {
         measure: &Measure,
         secret: &Secret,
         tell: impl FnMut(f64) -> Result<()>,
-    ) -> Result<Trained> {
+    ) -> Result<(Trained, Weights)> {
         let mut run = begin(method, measure.world, secret)?;
         let curve = vec![(0.0, measure.held_out(run.decoder())?)];
         let mut watch = Curve { measure, tell, steps: method.steps(), curve, seconds: 0.0, clock: Instant::now() };
@@ -193,8 +205,7 @@ impl Arm {
             }
             _ => None,
         };
-        Ok(Trained {
-            weights: weights.into_form(),
+        let trained = Trained {
             seconds,
             curve,
             charge: bits.map_or_else(|| claimed(&statement), Charge::Bits),
@@ -203,7 +214,13 @@ impl Arm {
             steps: (self.computed_steps(), method.steps().into()),
             fired,
             statement: Some(statement),
-        })
+        };
+        Ok((trained, weights.into_form()))
+    }
+
+    /// The peak learning rate; none where nothing is trained.
+    pub fn learning_rate(&self) -> Option<f64> {
+        self.method.as_ref().map(|m| m.common().learning_rate)
     }
 }
 

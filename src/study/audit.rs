@@ -2,6 +2,7 @@
 
 use super::plot;
 use crate::audit::bound::Bound;
+use crate::audit::columns::WIDTH;
 use crate::error::Result;
 use crate::fsio;
 use crate::measure::Finding;
@@ -19,7 +20,7 @@ pub fn write(dir: &Path, finding: &Finding, summary: &Value) -> Result<()> {
     };
     let low = "Membership attacks at low false-positive rates";
     for (name, text) in [
-        ("audit.txt", report.text()),
+        ("audit.txt", report.text(WIDTH)),
         ("audit.csv", report.csv()),
         ("audit.json", format!("{summary:#}\n")),
         ("scores.csv", finding.scores_csv()),

@@ -6,7 +6,7 @@ use crate::privacy::guarantee::Guarantee;
 use crate::privacy::mi;
 
 /// Every figure that the outcomes have data for, in the order of a report.
-pub fn all(outcomes: &[Outcome]) -> Vec<String> {
+pub fn all(outcomes: &[&Outcome]) -> Vec<String> {
     let mut out = vec![perplexity(outcomes)];
     out.extend(perplexity_against_budget(outcomes));
     out.extend(loss_curves(outcomes));
@@ -20,12 +20,12 @@ pub fn all(outcomes: &[Outcome]) -> Vec<String> {
 }
 
 /// Outcomes that trained, with their place among those that did: the colour.
-fn trained(outcomes: &[Outcome]) -> impl Iterator<Item = (usize, &Outcome)> {
-    outcomes.iter().filter(|o| o.steps.1 > 0).enumerate()
+fn trained<'a>(outcomes: &'a [&'a Outcome]) -> impl Iterator<Item = (usize, &'a Outcome)> {
+    outcomes.iter().copied().filter(|o| o.steps.1 > 0).enumerate()
 }
 
 /// Perplexity on members and on non-members, a row a method.
-pub fn perplexity(outcomes: &[Outcome]) -> String {
+pub fn perplexity(outcomes: &[&Outcome]) -> String {
     let mut chart = BarChart::new("Perplexity", Axis::log("perplexity"), &["members", "non-members"]);
     for o in outcomes {
         chart = chart.row(&o.name, vec![Some(o.train_loss.exp().into()), Some(o.test_loss.exp().into())]);
@@ -72,7 +72,7 @@ pub fn budget_lines(
 /// Test perplexity against what was spent, a figure for each unit that occurs: nats of mutual information and (eps, delta)
 /// never share an axis. Outcomes of one name form one line. The base model and methods that promise nothing are level
 /// lines.
-pub fn perplexity_against_budget(outcomes: &[Outcome]) -> Vec<String> {
+pub fn perplexity_against_budget(outcomes: &[&Outcome]) -> Vec<String> {
     type Spent = fn(&Guarantee) -> Option<f64>;
     let nats: Spent = |g| match g {
         Guarantee::MutualInformation { nats } => Some(*nats),
@@ -152,7 +152,7 @@ pub fn nats_a_bit(records: u64) -> String {
 }
 
 /// Perplexity on held-out records over the run.
-pub fn loss_curves(outcomes: &[Outcome]) -> Option<String> {
+pub fn loss_curves(outcomes: &[&Outcome]) -> Option<String> {
     let mut chart = Chart::new("Held-out perplexity over the run")
         .x(Axis::linear("share of the run").range(0.0, 1.0))
         .y(Axis::log("perplexity on held-out records"));
@@ -166,7 +166,7 @@ pub fn loss_curves(outcomes: &[Outcome]) -> Option<String> {
 }
 
 /// The attack's ROC, on linear axes and on logarithmic ones, where low false-positive rates are visible.
-pub fn roc(outcomes: &[Outcome]) -> Vec<String> {
+pub fn roc(outcomes: &[&Outcome]) -> Vec<String> {
     let curves: Vec<_> = trained(outcomes).map(|(_, o)| (o.name.clone(), o.roc.curve())).collect();
     if curves.is_empty() {
         return Vec::new();
@@ -178,7 +178,7 @@ pub fn roc(outcomes: &[Outcome]) -> Vec<String> {
 }
 
 /// The attack's advantage with its interval, and what the charge permits.
-pub fn advantage(outcomes: &[Outcome]) -> String {
+pub fn advantage(outcomes: &[&Outcome]) -> String {
     let mut chart = BarChart::new(
         "The attack's advantage and its bound",
         Axis::linear("advantage (largest TPR \u{2212} FPR)").range(0.0, 1.0),
@@ -193,7 +193,7 @@ pub fn advantage(outcomes: &[Outcome]) -> String {
 }
 
 /// A plain bar a trained method, where any has a value.
-fn bars(title: &str, axis: Axis, outcomes: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Option<String> {
+fn bars(title: &str, axis: Axis, outcomes: &[&Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Option<String> {
     let mut chart = BarChart::new(title, axis, &[""]);
     let mut any = false;
     for (_, o) in trained(outcomes) {
@@ -205,22 +205,22 @@ fn bars(title: &str, axis: Axis, outcomes: &[Outcome], value: impl Fn(&Outcome) 
 }
 
 /// Seconds of training.
-pub fn time(outcomes: &[Outcome]) -> Option<String> {
+pub fn time(outcomes: &[&Outcome]) -> Option<String> {
     bars("Time of training", Axis::linear("seconds"), outcomes, |o| Some(o.seconds))
 }
 
 /// Bits released, of the methods that release nothing else.
-pub fn bits(outcomes: &[Outcome]) -> Option<String> {
+pub fn bits(outcomes: &[&Outcome]) -> Option<String> {
     bars("Bits released", Axis::linear("bits").whole(), outcomes, |o| o.bits.map(|b| b as f64))
 }
 
 /// Records whose gradient was computed.
-pub fn gradients(outcomes: &[Outcome]) -> Option<String> {
+pub fn gradients(outcomes: &[&Outcome]) -> Option<String> {
     bars("Record gradients computed", Axis::linear("gradients").whole(), outcomes, |o| Some(o.sample_gradients as f64))
 }
 
 /// Which group fired when, a figure for each run that released bits.
-pub fn rasters(outcomes: &[Outcome]) -> Vec<String> {
+pub fn rasters(outcomes: &[&Outcome]) -> Vec<String> {
     let figure = |o: &Outcome| {
         let raster = o.fired.as_ref()?;
         let fired: Vec<Fired> = raster
@@ -230,7 +230,7 @@ pub fn rasters(outcomes: &[Outcome]) -> Vec<String> {
             .collect();
         Some(plot::raster(&format!("Which group fired when: {}", o.name), o.steps.1, raster.groups, &fired))
     };
-    outcomes.iter().filter_map(figure).collect()
+    outcomes.iter().copied().filter_map(figure).collect()
 }
 
 #[cfg(test)]

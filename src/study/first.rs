@@ -1,14 +1,17 @@
-//! The first five minutes: the embedded model fine-tuned on the embedded records by every method, each audited.
+//! The first five minutes: the embedded model fine-tuned on the embedded records by every method over a few seeds, each result audited.
 
-use super::arm::{Arm, Measure, Outcome};
+use super::arm::{Arm, Measure, Outcome, Reference};
+use super::grid::Spread;
 use super::settings::{self, Choices};
 use super::world::World;
-use crate::error::Result;
-use crate::method::ferret::MaskKind;
+use crate::error::{Error, Result};
+use crate::method::ferret::{MaskKind, Settings};
 use crate::method::groups::Grouping;
-use crate::method::{Method, dense};
-use crate::optim::{Schedule, Silent};
-use crate::rng::{Direction, Secret};
+use crate::method::{Method, dense, rates};
+use crate::optim::{Route, Schedule};
+use crate::rng::Secret;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Sizes and budgets of the job.
 pub struct Options {
@@ -24,8 +27,8 @@ pub struct Options {
     pub delta: f64,
     /// Passes over the members.
     pub epochs: u32,
-    /// Seed of candidates, coins and public randomness.
-    pub seed: u64,
+    /// How many seeds, from 1 up: each has candidates, coins and public randomness of its own.
+    pub seeds: u64,
     /// Fixes sampling and noise; the result is then not private.
     pub insecure_seed: Option<u64>,
 }
@@ -34,62 +37,84 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             candidates: 3000,
-            audited: 1000,
+            audited: 600,
             nats: 1.0,
             eps: 1.0,
             delta: 1e-5,
             epochs: 3,
-            seed: 1,
+            seeds: 3,
             insecure_seed: None,
         }
     }
 }
 
 /// The paper's batch size.
-const BATCH: u64 = 50;
+pub const BATCH: u64 = 50;
 
 /// Members that the last arm learns by heart, and its passes over them (at most eight for each of the others').
 const FEW: (usize, u32) = (150, 24);
 
-/// The arms, in the order in which they are run and shown. Learning rates, and for the small batch the reading, were chosen by trials on
-/// the tuning split, which no result is taken from.
-pub fn arms(world: &World, o: &Options) -> Result<Vec<Arm>> {
+/// One arm over its seeds.
+pub struct Row {
+    /// How tables call it.
+    pub name: String,
+    /// The peak learning rate; none where nothing is trained.
+    pub learning_rate: Option<f64>,
+    /// One outcome a seed, in order.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Row {
+    /// Mean and spread over the seeds.
+    pub fn spread(&self, of: impl Fn(&Outcome) -> f64) -> Spread {
+        let values: Vec<f64> = self.outcomes.iter().map(of).collect();
+        Spread::of(&values).unwrap_or(Spread { mean: f64::NAN, min: f64::NAN, max: f64::NAN, sd: f64::NAN, n: 0 })
+    }
+}
+
+/// The records of every seed.
+pub fn worlds(o: &Options) -> Result<Vec<World>> {
+    (1..=o.seeds.max(1)).map(|seed| World::embedded(seed, o.candidates, 0)).collect()
+}
+
+/// The arms of one seed, in the order in which they are shown, each with the learning rate that `train` takes where none is given.
+pub fn arms(world: &World, o: &Options, seed: u64) -> Result<Vec<Arm>> {
     let layout = &world.base.weights.layout;
-    let records = world.members.len() as u64;
-    let common = |batch, learning_rate| Choices {
-        records,
+    let common = |batch, schedule| Choices {
+        records: world.members.len() as u64,
         batch,
         epochs: o.epochs,
         steps: None,
-        learning_rate,
-        schedule: Schedule::Constant,
-        seed: o.seed,
+        learning_rate: 1.0,
+        schedule,
+        seed,
     };
-    let arm = |name: &str, method| Arm { name: name.into(), method, delta: o.delta };
-    let ferret = |name: &str, grouping, rate| -> Result<Arm> {
-        let mut s = settings::ferret(layout, &common(BATCH, rate), grouping, o.nats)?;
-        (s.method, s.mask) = (name.to_lowercase(), MaskKind::default());
-        Ok(arm(&format!("{name}, B = {BATCH}"), Some(Method::Ferret(s))))
+    let arm = |name: &str, method| Arm { name: name.into(), method: Some(method), delta: o.delta };
+    let ferret = |name: &str, grouping, batch, finish: &dyn Fn(Settings) -> Result<Settings>| -> Result<Arm> {
+        let mut s = settings::ferret(layout, &common(batch, Schedule::Constant), grouping, o.nats)?;
+        (s.method, s.mask) = (name.split(' ').next().unwrap_or_default().to_lowercase(), MaskKind::default());
+        s = finish(s)?;
+        s.learning_rate = rates::ferret(&s, layout.scalars());
+        Ok(arm(name, Method::Ferret(s)))
     };
-    let mut small = settings::ferret(layout, &common(2, 1.2e-3), Grouping::Count(2), o.nats)?;
-    (small.method, small.mask) = ("ferret-2".into(), MaskKind::default());
-    (small.silent, small.direction) = (Silent::None, Direction::Rademacher);
-    let small = settings::with_flips(small, o.eps, o.delta)?;
-    let dpsgd = settings::dpsgd(&common(BATCH, 3e-3), Some(o.eps), o.delta)?;
-    let plain = settings::dense(&common(BATCH, 1e-3), dense::Method::Nonprivate);
+    let dense = |name: &str, mut s: dense::Settings| {
+        s.learning_rate = rates::dense(&s.method, Route::Adamw, s.batch, layout.scalars());
+        arm(name, Method::Dense(s))
+    };
+    let linear = Schedule::Linear { warmup: 0.1 };
     Ok(vec![
-        arm("base model", None),
-        ferret("FERRET-MAX", Grouping::Bucket(1), 4e-3)?,
-        ferret("FERRET-EIGHTH", Grouping::Bucket(8), 3e-3)?,
-        ferret("FERRET-2", Grouping::Count(2), 3e-3)?,
-        arm("FERRET-2, B = 2, flipped", Some(Method::Ferret(small))),
-        arm(&format!("DPSGD, B = {BATCH}"), Some(Method::Dense(dpsgd))),
-        arm(&format!("non-private, B = {BATCH}"), Some(Method::Dense(plain))),
+        Arm { name: "base model".into(), method: None, delta: o.delta },
+        ferret("FERRET-MAX", Grouping::Bucket(1), BATCH, &Ok)?,
+        ferret("FERRET-EIGHTH", Grouping::Bucket(8), BATCH, &Ok)?,
+        ferret("FERRET-2", Grouping::Count(2), BATCH, &Ok)?,
+        ferret("FERRET-2 flips, B = 2", Grouping::Count(2), 2, &|s| settings::with_flips(s, o.eps, o.delta))?,
+        dense("DPSGD", settings::dpsgd(&common(BATCH, Schedule::Constant), Some(o.eps), o.delta)?),
+        dense("non-private", settings::dense(&common(BATCH, linear), dense::Method::Nonprivate)),
     ])
 }
 
 /// What a leak looks like: non-private training that learns a few of the members by heart. The world holds those few alone.
-pub fn by_heart(world: &World, o: &Options) -> Result<(World, Arm)> {
+pub fn by_heart(world: &World, o: &Options, seed: u64) -> (World, Arm) {
     let (few, epochs) = (FEW.0.min(world.members.len()), FEW.1.min(8 * o.epochs));
     let small = World { members: world.members[..few].to_vec(), ..world.clone() };
     let common = Choices {
@@ -99,45 +124,108 @@ pub fn by_heart(world: &World, o: &Options) -> Result<(World, Arm)> {
         steps: None,
         learning_rate: 3e-3,
         schedule: Schedule::Constant,
-        seed: o.seed,
+        seed,
     };
     let settings = settings::dense(&common, dense::Method::Nonprivate);
-    let name = format!("non-private, {epochs} passes over {few}");
-    Ok((small, Arm { name, method: Some(Method::Dense(settings)), delta: o.delta }))
+    (small, Arm { name: "learnt by heart".into(), method: Some(Method::Dense(settings)), delta: o.delta })
 }
 
 /// What attacking and measuring a result costs beside training, in record gradients: about as much for all.
-const MEASURING: u64 = 1500;
+const MEASURING: u64 = 700;
 
-/// Run every arm. `tell` hears which arm is at work and which share of the whole job is done, as far as record gradients tell; `done` sees
-/// each outcome as it comes.
+/// Held-out records on the loss curves.
+const ON_CURVE: usize = 50;
+
+/// A run of one arm on one seed.
+struct Job<'a> {
+    arm: Arm,
+    world: &'a World,
+    reference: Reference,
+    seed: usize,
+    place: usize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Run every arm on every world, as many at once as there are threads: a run of a small model does not fill two. `tell` hears which share of
+/// the whole is done, as far as record gradients tell, and its error ends all; `done` sees each outcome as it comes.
 pub fn run(
-    world: &World,
+    worlds: &[World],
     o: &Options,
-    mut tell: impl FnMut(&str, f64) -> Result<()>,
-    mut done: impl FnMut(&Outcome),
-) -> Result<Vec<Outcome>> {
-    let (few, last) = by_heart(world, o)?;
-    let measured = [world, &few].map(|world| Measure { world, audited: o.audited, on_curve: 100 });
-    let references = [measured[0].reference()?, measured[1].reference()?];
-    let arms: Vec<(Arm, usize)> = arms(world, o)?.into_iter().map(|a| (a, 0)).chain([(last, 1)]).collect();
-    let work = |arm: &Arm| (MEASURING + arm.sample_gradients()) as f64;
-    let all: f64 = arms.iter().map(|(arm, _)| work(arm)).sum();
-    let (mut behind, mut outcomes) = (0.0, Vec::new());
-    for (arm, place) in arms {
-        // A key of its own for every run: two runs must not share a sample or a noise.
-        let secret = match o.insecure_seed {
-            Some(seed) => Secret::insecure(seed.wrapping_mul(1000).wrapping_add(outcomes.len() as u64)),
-            None => Secret::from_system()?,
-        };
-        let here = work(&arm);
-        let outcome = arm.run(&measured[place], &references[place], &secret, |share| {
-            tell(&arm.name, (behind + share * (here - MEASURING as f64)) / all)
-        })?;
-        behind += here;
-        tell(&arm.name, behind / all)?;
-        done(&outcome);
-        outcomes.push(outcome);
+    tell: &(dyn Fn(f64) -> Result<()> + Sync),
+    done: &(dyn Fn(u64, &Outcome) + Sync),
+) -> Result<Vec<Row>> {
+    let measure = |world| Measure { world, audited: o.audited, on_curve: ON_CURVE };
+    let (few, last): (Vec<World>, Vec<Arm>) =
+        worlds.iter().zip(1..).map(|(world, seed)| by_heart(world, o, seed)).unzip();
+    let mut jobs = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
+    for (seed, (world, (small, last))) in worlds.iter().zip(few.iter().zip(last)).enumerate() {
+        let reference = measure(world).reference()?;
+        let mut all: Vec<(Arm, &World, Reference)> =
+            arms(world, o, seed as u64 + 1)?.into_iter().map(|arm| (arm, world, reference.clone())).collect();
+        all.push((last, small, reference.of_first(small.members.len())));
+        for (place, (arm, world, reference)) in all.into_iter().enumerate() {
+            if seed == 0 {
+                rows.push(Row { name: arm.name.clone(), learning_rate: arm.learning_rate(), outcomes: Vec::new() });
+            }
+            jobs.push(Job { arm, world, reference, seed, place });
+        }
     }
-    Ok(outcomes)
+    let work = |arm: &Arm| (MEASURING + arm.sample_gradients()) as f64;
+    // The longest first, so that none is left alone at the end.
+    jobs.sort_by(|a, b| work(&b.arm).total_cmp(&work(&a.arm)));
+    let all: f64 = jobs.iter().map(|job| work(&job.arm)).sum();
+    let (next, behind, failed) = (AtomicUsize::new(0), Mutex::new(vec![0.0; jobs.len()]), Mutex::new(None));
+    let found: Mutex<Vec<(usize, usize, Outcome)>> = Mutex::new(Vec::new());
+    let threads = rayon::current_num_threads();
+    let at_once = threads.min(jobs.len()).max(1);
+    let worker = || -> Result<()> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads((threads / at_once).max(1))
+            .build()
+            .map_err(|e| Error::usage(format!("{threads} threads: {e}")))?;
+        while let Some((at, job)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, jobs.get(at)?)))
+        {
+            let told = |share: f64| {
+                let mut behind = lock(&behind);
+                behind[at] = share * work(&job.arm);
+                let stopped = || Error::Interrupted("stopped; nothing was written".into());
+                if lock(&failed).is_some() { Err(stopped()) } else { tell(behind.iter().sum::<f64>() / all) }
+            };
+            // A key of its own for every run: two runs must not share a sample or a noise.
+            let secret = match o.insecure_seed {
+                Some(seed) => Secret::insecure(
+                    seed.wrapping_mul(1_000_000).wrapping_add(1000 * job.seed as u64).wrapping_add(job.place as u64),
+                ),
+                None => Secret::from_system()?,
+            };
+            let run = || job.arm.run(&measure(job.world), &job.reference, &secret, |share| told(0.9 * share));
+            let outcome = pool.install(run)?;
+            told(1.0)?;
+            done(job.seed as u64 + 1, &outcome);
+            lock(&found).push((job.place, job.seed, outcome));
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                if let Err(e) = worker() {
+                    lock(&failed).get_or_insert(e);
+                }
+            });
+        }
+    });
+    if let Some(e) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(e);
+    }
+    let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    found.sort_by_key(|f| (f.0, f.1));
+    for (place, _, outcome) in found {
+        rows[place].outcomes.push(outcome);
+    }
+    Ok(rows)
 }

@@ -2,6 +2,7 @@
 
 pub mod arm;
 pub mod audit;
+pub mod comparison;
 pub mod figures;
 pub mod first;
 pub mod grid;

@@ -1,15 +1,19 @@
 //! From a few choices to a method's full settings, the same way for the main job and for studies.
 
 use super::arm::MICRO_BATCH;
-use crate::error::Result;
+use super::spec::Counted;
+use crate::error::{Error, Result};
 use crate::method::Tune;
 use crate::method::dense;
-use crate::method::ferret::{self, BatchPer, Cuts, Release};
+use crate::method::ferret::{self, BatchPer, Cuts, MaskKind, Release};
 use crate::method::groups::{Grouping, Groups};
 use crate::model::Layout;
-use crate::optim::{Route, Schedule};
+use crate::optim::{Route, Schedule, Silent};
 use crate::privacy::calibrate;
+use crate::privacy::mi::Accounting;
+use crate::privacy::mi::planner::{Ask, USUAL_NOISE};
 use crate::privacy::statement::Sampler;
+use crate::rng::Direction;
 
 /// The paper's weight decay.
 const WEIGHT_DECAY: f64 = 1e-3;
@@ -83,6 +87,46 @@ pub fn dpsgd(c: &Choices, eps: Option<f64>, delta: f64) -> Result<dense::Setting
         (eps, settings.sampling_rate(), settings.steps(), &mut settings.method)
     {
         privacy.noise_multiplier = calibrate::noise_multiplier(eps, delta, s, steps.into())?.pld.upper;
+    }
+    Ok(settings)
+}
+
+/// What the planner is asked for a budget in nats.
+fn ask(c: &Choices, nats: f64) -> Ask {
+    Ask { records: c.records, epochs: c.epochs.into(), nats: Some(nats), eps_delta: None, noise: USUAL_NOISE }
+}
+
+/// FERRET that tells no more than `nats`, on uniform batches, which are never empty. The passes bound its record gradients, however its bits
+/// are counted.
+pub fn within(layout: &Layout, c: &Choices, nats: f64, counted: Counted) -> Result<ferret::Settings> {
+    let (bits, flip) = match counted {
+        Counted::Paper | Counted::Exact => (1, 0.0),
+        Counted::Flipped => {
+            let tensors = u32::try_from(Groups::new(layout, Grouping::Bucket(1))?.len()).unwrap_or(u32::MAX);
+            let choice = ask(c, nats).at_batch(c.batch, tensors)?.ok_or_else(|| {
+                Error::usage(format!("{nats} nats do not pay for one bit on batches of {}: raise the budget", c.batch))
+            })?;
+            (choice.bits, choice.flip)
+        }
+    };
+    let settings = ferret::Settings {
+        accounting: if counted == Counted::Paper { Accounting::Paper } else { Accounting::Exact },
+        release: if flip > 0.0 { Release::Rr { flip, unbiased: false } } else { Release::Bit },
+        mask: MaskKind::Exact,
+        sampler: Sampler::Uniform,
+        silent: Silent::None,
+        direction: Direction::Rademacher,
+        ..ferret(layout, c, Grouping::Count(bits as usize), nats)?
+    };
+    settings.check()?;
+    Ok(settings)
+}
+
+/// DPSGD that tells no more than `nats`.
+pub fn dpsgd_within(c: &Choices, nats: f64) -> Result<dense::Settings> {
+    let mut settings = dpsgd(c, None, 0.0)?;
+    if let dense::Method::Dpsgd(privacy) = &mut settings.method {
+        privacy.noise_multiplier = ask(c, nats).dense_at(c.batch)?.noise_multiplier;
     }
     Ok(settings)
 }

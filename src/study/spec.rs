@@ -44,6 +44,18 @@ pub enum Release {
     },
 }
 
+/// How FERRET's bits are counted against a budget in nats, where each batch is drawn uniformly and has its bits to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Counted {
+    /// One clean bit a batch, charged s ln 2 as in the paper.
+    Paper,
+    /// One clean bit a batch, charged what it can tell.
+    Exact,
+    /// As many bits a batch as the planner finds best, flipped as little as the budget asks, charged what they can tell together.
+    Flipped,
+}
+
 /// A reading of Algorithm 1, and its budget.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -103,6 +115,18 @@ pub enum Goal {
     Base,
     /// FERRET.
     Ferret(Reading),
+    /// FERRET that tells no more than so many nats.
+    Within {
+        /// Budget in nats of mutual information.
+        nats: f64,
+        /// How bits are counted.
+        counted: Counted,
+    },
+    /// DPSGD that tells no more than so many nats.
+    DpsgdWithin {
+        /// Budget in nats of mutual information.
+        nats: f64,
+    },
     /// DPSGD at (eps, delta).
     Dpsgd {
         /// The eps; delta is the study's.
@@ -168,6 +192,9 @@ impl Spec {
                 }
             }
             Goal::Dpsgd { eps } => *eps = 0.0,
+            Goal::DpsgdWithin { nats } => *nats = 0.0,
+            // How many bits a batch has depends on the budget.
+            Goal::Within { nats, counted } if *counted != Counted::Flipped => *nats = 0.0,
             _ => {}
         }
         serde_json::to_string(&like).expect("plain values")
@@ -210,6 +237,8 @@ impl Spec {
                 }
                 Some(Method::Ferret(s))
             }
+            Goal::Within { nats, counted } => Some(Method::Ferret(settings::within(layout, &passes, *nats, *counted)?)),
+            Goal::DpsgdWithin { nats } => Some(Method::Dense(settings::dpsgd_within(&passes, *nats)?)),
             Goal::Dpsgd { eps } => {
                 Some(Method::Dense(settings::dpsgd(&matched, calibrated.then_some(*eps), self.delta)?))
             }
@@ -234,6 +263,7 @@ impl Spec {
                 (*eps, "eps at delta")
             }
             Goal::Ferret(reading) => (reading.nats, "nats"),
+            Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } => (*nats, "nats"),
             Goal::Dpsgd { eps } => (*eps, "eps at delta"),
         }
     }

@@ -1,45 +1,163 @@
 //! The comparison as a table: text for the terminal, rows for the page.
 
-use super::arm::Outcome;
-use crate::audit::report::align;
+use super::first::Row;
+use super::grid::Spread;
+use crate::audit::columns::align;
 
-/// Column titles.
-pub const TITLES: [&str; 9] = [
-    "method",
-    "ppl train",
-    "ppl test",
-    "AUC [95 %]",
-    "advantage [95 %]",
-    "bound",
-    "bits released",
-    "time [s]",
-    "promised about a record",
-];
+/// Column titles. The first seven are what a narrow terminal shows.
+pub const TITLES: [&str; 10] =
+    ["method", "promised", "test ppl", "AUC", "bits", "time [s]", "rate", "train ppl", "advantage [95 %]", "bound"];
 
-/// One arm's cells, in the order of [`TITLES`].
-pub fn cells(o: &Outcome) -> [String; 9] {
-    let interval = |value: f64, [low, high]: [f64; 2]| format!("{value:.3} [{low:.3}, {high:.3}]");
-    let bound = match o.bound.why_not() {
-        Some(_) => "none".to_owned(),
-        None => format!("{:.3}{}", o.bound.advantage(), if o.alarm { " ALARM" } else { "" }),
+/// Columns of the terminal's table.
+const NARROW: usize = 7;
+
+/// `mean ± SD`; the mean alone for one value.
+fn with_spread(s: Spread, digits: usize) -> String {
+    let Spread { mean, sd, n, .. } = s;
+    if n < 2 { format!("{mean:.digits$}") } else { format!("{mean:.digits$} ± {sd:.digits$}") }
+}
+
+/// A perplexity's digits: as many as mean something.
+fn digits(perplexity: f64) -> usize {
+    if perplexity >= 100.0 {
+        0
+    } else if perplexity >= 20.0 {
+        1
+    } else {
+        2
+    }
+}
+
+/// One arm's cells, in the order of [`TITLES`]. Advantage, bound and promise are those of the seed where they are largest.
+pub fn cells(row: &Row) -> [String; 10] {
+    let Some(worst) = row.outcomes.iter().max_by(|a, b| a.attack.advantage.total_cmp(&b.attack.advantage)) else {
+        return TITLES.map(|_| String::new());
     };
-    let promised: Vec<String> = o.guarantees.iter().map(ToString::to_string).collect();
+    let ppl = |of: fn(&super::arm::Outcome) -> f64| {
+        let spread = row.spread(of);
+        with_spread(spread, digits(spread.mean))
+    };
+    let [low, high] = worst.attack.advantage_ci;
+    let bound = match worst.bound.why_not() {
+        Some(_) => "none".to_owned(),
+        None => {
+            let alarm = if row.outcomes.iter().any(|o| o.alarm) { " ALARM" } else { "" };
+            format!("{:.3}{alarm}", worst.bound.advantage())
+        }
+    };
+    // The seeds have a few more or fewer members: the largest of each unit.
+    let promised: Vec<String> = worst
+        .guarantees
+        .iter()
+        .enumerate()
+        .map(|(i, first)| {
+            let all = row.outcomes.iter().filter_map(|o| o.guarantees.get(i));
+            all.max_by(|a, b| weight(a).total_cmp(&weight(b))).unwrap_or(first).short()
+        })
+        .collect();
+    let bits = row.spread(|o| o.bits.unwrap_or(0) as f64);
     [
-        o.name.clone(),
-        format!("{:.2}", o.train_loss.exp()),
-        format!("{:.2}", o.test_loss.exp()),
-        interval(o.attack.auc, o.attack.auc_ci),
-        interval(o.attack.advantage, o.attack.advantage_ci),
+        row.name.clone(),
+        if promised.is_empty() { "saw no record".into() } else { promised.join(", ") },
+        ppl(|o| o.test_loss.exp()),
+        with_spread(row.spread(|o| o.attack.auc), 3),
+        worst.bits.map_or("all".into(), |_| thousands(bits.mean.round() as u64)),
+        format!("{:.1}", row.spread(|o| o.seconds).mean),
+        row.learning_rate.map_or(String::new(), |rate| format!("{rate:.1e}")),
+        ppl(|o| o.train_loss.exp()),
+        format!("{:.3} [{low:.3}, {high:.3}]", worst.attack.advantage),
         bound,
-        o.bits.map_or("every gradient".into(), |b| b.to_string()),
-        format!("{:.1}", o.seconds),
-        if promised.is_empty() { "saw no record".into() } else { promised.join("; ") },
     ]
 }
 
-/// The whole table for a terminal.
-pub fn text(outcomes: &[Outcome]) -> String {
-    let mut rows = vec![TITLES.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>()];
-    rows.extend(outcomes.iter().map(|o| cells(o).to_vec()));
-    align(&rows)
+fn weight(g: &crate::privacy::Guarantee) -> f64 {
+    use crate::privacy::Guarantee::{EpsDelta, MutualInformation, NonPrivate};
+    match g {
+        MutualInformation { nats } => *nats,
+        EpsDelta { eps, .. } => *eps,
+        NonPrivate => f64::INFINITY,
+    }
+}
+
+/// `12,345`.
+pub fn thousands(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, c) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(c);
+    }
+    out
+}
+
+/// The whole table for a terminal of this width; columns that do not fit on one line a row are left out.
+pub fn text(rows: &[Row], width: usize) -> String {
+    let all: Vec<Vec<String>> =
+        std::iter::once(TITLES.map(String::from)).chain(rows.iter().map(cells)).map(|cells| cells.to_vec()).collect();
+    let widest = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let mut columns = NARROW;
+    while columns < TITLES.len() && (0..=columns).map(widest).sum::<usize>() + 2 * columns <= width {
+        columns += 1;
+    }
+    align(&all.iter().map(|row| row[..columns].to_vec()).collect::<Vec<_>>(), width)
+}
+
+/// What was found, in a sentence: the best private result beside the one without privacy, and whether an attack told members apart.
+pub fn finding(rows: &[Row]) -> String {
+    let private = |row: &&Row| {
+        row.outcomes.iter().all(|o| !o.guarantees.is_empty() && o.guarantees.iter().all(|g| g.is_private()))
+    };
+    let ppl = |row: &Row| row.spread(|o| o.test_loss.exp()).mean;
+    let trained = |row: &&Row| row.learning_rate.is_some();
+    let best = |of: &dyn Fn(&&Row) -> bool| {
+        rows.iter().filter(trained).filter(|r| of(r)).min_by(|a, b| ppl(a).total_cmp(&ppl(b)))
+    };
+    let show = |row: &Row| {
+        let promised = row
+            .outcomes
+            .first()
+            .map_or(String::new(), |o| o.guarantees.iter().map(|g| g.short()).collect::<Vec<_>>().join(", "));
+        let spread = row.spread(|o| o.test_loss.exp());
+        let about = with_spread(spread, digits(spread.mean));
+        if promised == "nothing" {
+            format!("{} {about}", row.name)
+        } else {
+            format!("{} {about} ({promised})", row.name)
+        }
+    };
+    let base = rows.iter().find(|r| r.learning_rate.is_none());
+    let others = |row: &&Row| !private(row);
+    let (Some(first), Some(base), Some(open)) = (best(&private), base, best(&others)) else {
+        return "Not enough was run to compare.".into();
+    };
+    let ferret = best(&|row| private(row) && row.name.starts_with("FERRET"));
+    let beside = match ferret.filter(|f| f.name != first.name) {
+        Some(ferret) => format!(", the best FERRET {}", show(ferret)),
+        None => String::new(),
+    };
+    let auc = |row: &Row| row.spread(|o| o.attack.auc).mean;
+    let most = rows.iter().filter(private).map(auc).fold(0.0, f64::max);
+    let leak = rows.iter().filter(others).max_by(|a, b| auc(a).total_cmp(&auc(b)));
+    let leak = leak.map_or(String::new(), |l| format!(" and {:.3} where records were {}", auc(l), l.name));
+    format!(
+        "From perplexity {:.0}, the best private method reaches {}{beside}, and training without privacy {}; the attack's AUC is at most {most:.3} for \
+         the private ones{leak} (0.5 is chance).",
+        ppl(base),
+        show(first),
+        show(open)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_set_apart() {
+        for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(thousands(n), text);
+        }
+    }
 }

@@ -149,8 +149,16 @@ fn both(cells: &[Cell]) -> impl Iterator<Item = &Cell> {
     cells.iter().filter(|c| !c.ferret.is_empty() && !c.dpsgd.is_empty())
 }
 
-/// H1: lower perplexity than DPSGD at every budget.
-pub fn utility(name: &str, cells: &[Cell]) -> Verdict {
+/// What the paper's grid must say of its budgets.
+pub const UNITS_DIFFER: &str = "The same number is nats of mutual information for FERRET and eps of (eps, delta) for DPSGD: the units differ, so \
+this is the paper's comparison, not one at equal privacy; for that see the grids true-dp and equal-nats.";
+
+/// What the grid of equal nats must say of its budgets.
+pub const UNITS_AGREE: &str = "Budgets are nats of mutual information for both, charged by what each release can tell at most; nats say nothing of \
+(eps, delta), for which see the grid true-dp.";
+
+/// H1: lower perplexity than DPSGD at every budget. `units` says what the budgets are.
+pub fn utility(name: &str, cells: &[Cell], units: &str) -> Verdict {
     let differences: Vec<_> = both(cells).map(|c| paired(&c.ferret, &c.dpsgd, |s| s.loss)).collect();
     let tally = Tally::of(&differences);
     Verdict {
@@ -159,8 +167,7 @@ pub fn utility(name: &str, cells: &[Cell]) -> Verdict {
         test: format!(
             "The logarithm of {name}'s test perplexity minus DPSGD's, in every cell of budget and length. {PAIRED} Holds if all {} \
              intervals lie below 0, fails if any lies above. Below: {}, above: {}. Mean ratio of perplexities, FERRET over DPSGD: {}. \
-             The same number is nats of mutual information for FERRET and eps of (eps, delta) for DPSGD: the units differ, so this is \
-             the paper's comparison, not one at equal privacy; for that see the grid true-dp.",
+             {units}",
             tally.all,
             tally.below,
             tally.above,

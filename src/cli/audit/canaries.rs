@@ -2,7 +2,7 @@
 
 use super::charge::ChargeArgs;
 use super::members::{self, cache, fail};
-use crate::cli::common::Compute;
+use crate::cli::common::{Compute, width};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::measure::canary::Planting;
@@ -81,7 +81,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         device: args.compute.device,
     };
     let finding = audit.run(&members::bars(args.quiet))?;
-    let (summary, text) = (finding.json(&args.base, &args.tuned), finding.text());
+    let (summary, text) = (finding.json(&args.base, &args.tuned), finding.text(width()));
     if let Some(out) = &args.out {
         fsio::private_folder(out)?;
         let (json, csv) = (format!("{summary:#}\n"), finding.csv());

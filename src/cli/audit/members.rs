@@ -3,7 +3,7 @@
 use super::charge::{ChargeArgs, Membership};
 use super::shadows::ShadowArgs;
 use crate::cli::bars::Bars;
-use crate::cli::common::{Compute, UnitArgs};
+use crate::cli::common::{Compute, UnitArgs, width};
 use crate::cli::interrupt;
 use crate::data::Loss;
 use crate::data::synthetic::Request;
@@ -120,7 +120,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         fsio::print(&format!("{summary}\n"))?;
     } else {
         let written = args.out.as_ref().map_or(String::new(), |out| format!("{}\n", out.display()));
-        fsio::print(&format!("{}{written}", finding.report.text()))?;
+        fsio::print(&format!("{}{written}", finding.report.text(width())))?;
     }
     if args.fail_on_alarm { fail(finding.report.alarm, finding.unjudged()) } else { Ok(()) }
 }

@@ -3,7 +3,7 @@
 use super::charge::Membership;
 use super::members;
 use crate::audit::stats::Seeded;
-use crate::cli::common::{Compute, DataArg};
+use crate::cli::common::{Compute, DataArg, width};
 use crate::data::{self, Example, LoadOptions};
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -91,7 +91,7 @@ impl OwnArgs {
         let finding = audit.run(&members::bars(run.quiet))?;
         let summary = finding.json(run.base, tuned, Some(&out));
         study::audit::write(&out, &finding, &summary)?;
-        Ok(Some((summary, finding.report.text())))
+        Ok(Some((summary, finding.report.text(width()))))
     }
 
     /// The records of a file, at most as many as asked for, and how many there are.

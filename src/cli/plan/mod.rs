@@ -10,6 +10,7 @@ use crate::method::Tune;
 use crate::method::groups::{Grouping, Groups};
 use crate::model::{Layout, checkpoint};
 use crate::privacy::guarantee::{Neighbours, number, up};
+use crate::privacy::mi::planner::USUAL_NOISE;
 use crate::privacy::mi::{self, Accounting, Plan, Request, bits};
 use crate::privacy::statement::Sampler;
 use crate::privacy::{Accountant, Event, Fires, Pld, calibrate};
@@ -47,7 +48,7 @@ pub struct Args {
     #[arg(long, value_name = "E")]
     dp_epsilon: Option<f64>,
     /// For the best run and ferret-k: variance of one record's gradient over the square of the mean gradient
-    #[arg(long, value_name = "X", default_value_t = 3.0)]
+    #[arg(long, value_name = "X", default_value_t = USUAL_NOISE)]
     gradient_noise: f64,
     /// Delta of (epsilon, delta); for FERRET, of what flips would buy
     #[arg(long, value_name = "D", default_value_t = 1e-5)]

@@ -6,7 +6,7 @@ use crate::cli::bars::Bars;
 use crate::error::{Error, Result};
 use crate::method::dense::{ClipRule, ClipStyle, Method, Privacy, Settings, Variant};
 use crate::method::ferret::{Engine, MaskKind, Payload};
-use crate::method::list;
+use crate::method::{list, rates};
 use crate::model::Layout;
 use crate::optim::Silent;
 use crate::privacy::{calibrate, mi};
@@ -108,6 +108,7 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         _ => Method::Nonprivate,
     };
     let plain = method == Method::Nonprivate;
+    let usual = rates::dense(&method, args.route, args.batch, layout.scalars());
     let settings = Settings {
         method,
         tune: args.tune.clone(),
@@ -118,7 +119,7 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         sampler: args.sampler,
         micro_batch: args.micro_batch,
         route: args.route,
-        learning_rate: args.learning_rate.unwrap_or(if plain { 1e-4 } else { 2e-4 }),
+        learning_rate: args.learning_rate.unwrap_or(usual),
         schedule: args.schedule(if plain { ScheduleKind::Linear } else { ScheduleKind::Constant }),
         weight_decay: args.decay(),
         seed: args.seed,

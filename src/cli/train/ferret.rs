@@ -4,9 +4,9 @@ use super::{Args, ScheduleKind};
 use crate::cli::bars::Bars;
 use crate::cli::common::grouping;
 use crate::error::{Error, Result};
-use crate::method::Method;
 use crate::method::ferret::{BatchPer, Cuts, Engine, MaskKind, Payload, Release, Settings};
 use crate::method::groups::Groups;
+use crate::method::{Method, rates};
 use crate::model::Layout;
 use crate::optim::Silent;
 use crate::privacy::calibrate;
@@ -117,7 +117,7 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         clip: args.clip,
         route: args.route,
         silent: args.ferret.silent,
-        learning_rate: args.learning_rate.unwrap_or(2e-4),
+        learning_rate: args.learning_rate.unwrap_or(1.0),
         schedule: args.schedule(ScheduleKind::Constant),
         weight_decay: args.decay(),
         sampler: args.sampler,
@@ -126,18 +126,10 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         micro_batch: args.micro_batch,
         seed: args.seed,
     };
-    if settings.accounting == Accounting::Exact {
-        // How many bits the budget pays for depends on what is done to them.
-        if args.dp_epsilon.is_some() {
-            return Err(Error::usage(
-                "--accounting exact counts bits by their flips or noise: give --flip or --dither, not --dp-epsilon",
-            ));
-        }
-        settings.release = release(args, &settings, bars)?;
-    } else {
-        settings.check()?;
-        settings.release = release(args, &settings, bars)?;
-    }
+    settings.check()?;
+    settings.release = release(args, &settings, bars)?;
+    settings.check()?;
+    settings.learning_rate = args.learning_rate.unwrap_or_else(|| rates::ferret(&settings, layout.scalars()));
     settings.check()?;
     let s = settings.sampling_rate();
     if settings.mask == MaskKind::Exact && settings.count_fires(settings.steps(), 0) == 0 {
@@ -150,10 +142,45 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
     Ok(Method::Ferret(settings))
 }
 
+/// Rounds after which flips and bits that depend on each other are given up.
+const MOST_ROUNDS: usize = 50;
+
 /// What was asked to be released, or the least noise that the accountant proves to suffice for the planned fires.
 fn release(args: &Args, settings: &Settings, bars: &Bars) -> Result<Release> {
+    let fires = |settings: &Settings| settings.shared(&settings.fires(args.max_steps.unwrap_or(u32::MAX)));
+    if settings.accounting == Accounting::Paper || args.dp_epsilon.is_none() {
+        return noise(args, settings, &fires(settings), bars);
+    }
+    // By the exact count more flips make bits cheaper, so that more of them fire and need more flips: from clean bits up until neither changes;
+    // where not one clean bit is paid for, from noisy ones down.
+    let mut planned = settings.clone();
+    if fires(settings).is_empty() {
+        planned.release = match args.ferret.release {
+            ReleaseKind::Bit => Release::Bit,
+            ReleaseKind::Rr => Release::Rr { flip: 0.45, unbiased: args.ferret.unbiased },
+            ReleaseKind::Gaussian => Release::Gaussian { dither: 30.0 },
+        };
+    }
+    for _ in 0..MOST_ROUNDS {
+        let now = fires(&planned);
+        let found = noise(args, &planned, &now, bars)?;
+        let next = Settings { release: found, ..planned };
+        if fires(&next) == now {
+            return Ok(found);
+        }
+        planned = next;
+    }
+    Err(Error::usage(format!(
+        "no noise was found at which the bits that --epsilon {} pays for are also ({}, {})-DP: give --flip or --dither, or change one of the budgets",
+        settings.epsilon,
+        args.dp_epsilon.unwrap_or_default(),
+        args.delta
+    )))
+}
+
+/// The release of `fires`: as it was asked for, or with the least noise that is proven to suffice.
+fn noise(args: &Args, settings: &Settings, fires: &[Fires], bars: &Bars) -> Result<Release> {
     let f = &args.ferret;
-    let fires = settings.shared(&settings.fires(args.max_steps.unwrap_or(u32::MAX)));
     let calibrated =
         |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match args.dp_epsilon {
             Some(eps) if fires.is_empty() => {
@@ -161,7 +188,7 @@ fn release(args: &Args, settings: &Settings, bars: &Bars) -> Result<Release> {
             }
             Some(eps) => {
                 bars.begin("finding the noise", 0);
-                Ok(find(eps, args.delta, settings.sampling_rate(), &fires)?.pld.upper)
+                Ok(find(eps, args.delta, settings.sampling_rate(), fires)?.pld.upper)
             }
             None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
         };

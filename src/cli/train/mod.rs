@@ -91,7 +91,7 @@ pub struct Args {
     #[arg(long, value_name = "SEED", help_heading = "Randomness")]
     insecure_seed: Option<u64>,
 
-    /// Peak learning rate [default: 2e-4; nonprivate: 1e-4, the paper's recipe]
+    /// Peak learning rate [default: by method, bits, batch, route and size of the model; the run tells it]
     #[arg(long, help_heading = "Updates")]
     learning_rate: Option<f64>,
     /// Learning rate over the run [default: constant; nonprivate: linear, the paper's recipe]
@@ -319,6 +319,9 @@ fn text(summary: &Value) -> String {
             "{name}: {} updates of {} bits released{took}{sigma}\n",
             summary["steps"], summary["bits_per_update"]
         );
+    }
+    if let Some(rate) = summary["learning_rate"].as_f64() {
+        out += &format!("  learning rate {rate:e}\n");
     }
     for (list, of) in [("guarantees", ""), ("not_met", "not met: ")] {
         for line in summary[list].as_array().into_iter().flatten() {

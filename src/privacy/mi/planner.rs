@@ -89,6 +89,9 @@ pub struct Dense {
     pub dpsgd: f64,
 }
 
+/// The gradient noise x of small models that are fine-tuned, where none was measured.
+pub const USUAL_NOISE: f64 = 3.0;
+
 /// Batch sizes at which dense methods are looked at.
 const DENSE: [u64; 5] = [10, 50, 200, 1000, 5000];
 
@@ -132,7 +135,7 @@ impl Ask {
         let mut found = Vec::new();
         let mut best = 0.0;
         for batch in BATCHES.into_iter().filter(|b| *b <= self.records) {
-            let choice = self.at_batch(batch)?;
+            let choice = self.at_batch(batch, u32::MAX)?;
             found.extend(choice);
             let worth = choice.map_or(0.0, |c| c.equivalents);
             best = f64::max(best, worth);
@@ -159,7 +162,8 @@ impl Ask {
         DENSE.into_iter().filter(|b| *b <= self.records).map(|b| self.dense_at(b)).collect()
     }
 
-    fn dense_at(&self, batch: u64) -> Result<Dense> {
+    /// [`Ask::dense`] at one batch size.
+    pub fn dense_at(&self, batch: u64) -> Result<Dense> {
         let steps = steps(self.records, batch, self.epochs)?;
         let rate = batch as f64 / self.records as f64;
         let spent = |z: f64| Ok::<_, Error>(charge(Release::Sum { noise_multiplier: z }, rate, Sampler::Poisson)?.nats);
@@ -195,9 +199,10 @@ impl Ask {
         })
     }
 
-    fn at_batch(&self, batch: u64) -> Result<Option<Choice>> {
+    /// The best choice with at most `most` bits on batches of `batch`; none if the budget pays for none.
+    pub fn at_batch(&self, batch: u64, most: u32) -> Result<Option<Choice>> {
         let mut best: Option<Choice> = None;
-        for bits in BITS {
+        for bits in BITS.into_iter().filter(|b| *b <= most) {
             let Some(choice) = self.at(batch, bits)? else { break };
             if best.is_some_and(|b| b.equivalents >= choice.equivalents) {
                 break;

@@ -4,7 +4,7 @@ use super::{Grid, Kind};
 use crate::method::ferret::Payload;
 use crate::optim::{Route, Schedule, Silent};
 use crate::rng::Direction;
-use crate::study::spec::{Goal, Part, Reading, Release, Spec};
+use crate::study::spec::{Counted, Goal, Part, Reading, Release, Spec};
 use std::collections::HashMap;
 
 /// What stays the same in all runs of a study.
@@ -37,6 +37,13 @@ pub struct Row {
     pub centre: f64,
 }
 
+/// FERRET at equal nats: the method of the grid, how its bits are counted, and what tables say of it.
+const COUNTED: [(&str, Counted, &str); 3] = [
+    ("ferret-paper", Counted::Paper, "paper's count"),
+    ("ferret-exact", Counted::Exact, "exact"),
+    ("ferret-flipped", Counted::Flipped, "exact, flipped"),
+];
+
 /// Neighbouring learning rates differ by this factor.
 pub const FACTOR: f64 = 3.0;
 
@@ -52,7 +59,8 @@ impl Row {
         match &self.method {
             Goal::Base => false,
             Goal::Ferret(reading) => reading.variant == method,
-            Goal::Dpsgd { .. } => method == "dpsgd",
+            Goal::Within { counted, .. } => COUNTED.iter().any(|c| c.0 == method && c.1 == *counted),
+            Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. } => method == "dpsgd",
             Goal::Nonprivate => method == "nonprivate",
         }
     }
@@ -64,6 +72,7 @@ impl Row {
                 Release::Rr { eps } | Release::Gaussian { eps } => Some(eps),
             },
             Goal::Dpsgd { eps } => Some(*eps),
+            Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } => Some(*nats),
             _ => self.steps_of.as_ref().map(|reading| reading.nats),
         }
     }
@@ -90,6 +99,7 @@ impl Grid {
             Kind::Paper => self.paper(&mut rows),
             Kind::Readings => self.readings(&mut rows),
             Kind::TrueDp => self.true_dp(&mut rows),
+            Kind::EqualNats => self.equal_nats(&mut rows),
         }
         rows
     }
@@ -187,6 +197,36 @@ impl Grid {
         }
     }
 
+    /// FERRET at every batch size, the others at the first.
+    fn equal_nats(&self, rows: &mut Vec<Row>) {
+        let first = self.batches[0];
+        for &epochs in &self.epochs {
+            for method in &self.methods {
+                for &batch in &self.batches {
+                    let counted = COUNTED.iter().find(|c| c.0 == method);
+                    let mut row = |name: String, method, centre| {
+                        rows.push(Row { name, method, batch, epochs, steps_of: None, centre });
+                    };
+                    match (method.as_str(), counted) {
+                        (_, Some(&(_, counted, how))) => {
+                            for &nats in &self.budgets {
+                                let goal = Goal::Within { nats, counted };
+                                row(format!("FERRET, {how}, B = {batch}"), goal, self::within(counted, nats, batch));
+                            }
+                        }
+                        _ if batch != first => {}
+                        ("dpsgd", _) => {
+                            for &nats in &self.budgets {
+                                row(format!("DPSGD, B = {batch}"), Goal::DpsgdWithin { nats }, 3e-3);
+                            }
+                        }
+                        _ => row(format!("non-private, B = {batch}"), Goal::Nonprivate, 1e-3),
+                    }
+                }
+            }
+        }
+    }
+
     fn noisy(variant: &str, release: Release, how: &str, nats: f64, batch: u64, epochs: u32) -> Row {
         let reading = Reading {
             release,
@@ -276,4 +316,11 @@ fn centre(reading: &Reading, batch: u64) -> f64 {
         (_, _, Silent::None) => (if small_groups { 3e-3 } else { 1e-3 }) * few,
         (_, _, Silent::Zero) => (if small_groups { 1.5e-3 } else { 6e-4 }) * few,
     }
+}
+
+/// The middle of the learning rates for FERRET within a budget in nats, found in the same way.
+fn within(counted: Counted, nats: f64, batch: u64) -> f64 {
+    let few = (batch as f64).powf(0.35).min(4.0);
+    let clean = 1e-3 * few / nats.sqrt().clamp(0.5, 2.0);
+    if counted == Counted::Flipped { 0.3 * clean } else { clean }
 }

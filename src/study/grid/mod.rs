@@ -6,7 +6,7 @@ mod run;
 pub mod sheet;
 
 pub use expand::{Row, Tuned};
-pub use run::{Finished, Progress, Runner, Store};
+pub use run::{Finished, Progress, Runner, Spread, Store};
 
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -23,6 +23,32 @@ pub enum Kind {
     Readings,
     /// FERRET with a true (eps, delta) against DPSGD.
     TrueDp,
+    /// FERRET, its bits counted as the paper does, exactly, and exactly with flips, against DPSGD at the same nats.
+    EqualNats,
+}
+
+impl Kind {
+    /// Every kind, by the name of its grid.
+    pub const NAMED: [(&'static str, Self); 4] = [
+        ("paper", Self::Paper),
+        ("readings", Self::Readings),
+        ("true-dp", Self::TrueDp),
+        ("equal-nats", Self::EqualNats),
+    ];
+
+    /// Its grid's name.
+    pub fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|n| n.1 == self).map_or("", |n| n.0)
+    }
+
+    /// The methods that its grid may name.
+    fn methods(self) -> Vec<&'static str> {
+        match self {
+            Self::Paper => [&FERRETS[..], &["dpsgd", "nonprivate"]].concat(),
+            Self::Readings | Self::TrueDp => FERRETS.to_vec(),
+            Self::EqualNats => vec!["ferret-paper", "ferret-exact", "ferret-flipped", "dpsgd", "nonprivate"],
+        }
+    }
 }
 
 /// What a study runs.
@@ -30,9 +56,9 @@ pub enum Kind {
 pub struct Grid {
     /// What is compared.
     pub kind: Kind,
-    /// The methods of the paper's grid; variants of FERRET for the other grids.
+    /// The methods of the paper's grid and of equal-nats; variants of FERRET for the other grids.
     pub methods: Vec<String>,
-    /// Paper: FERRET's budgets in nats and DPSGD's eps, and inf for non-private training. Readings: nats. True-dp: eps.
+    /// Paper: FERRET's budgets in nats and DPSGD's eps, and inf for non-private training. Readings, equal-nats: nats. True-dp: eps.
     pub budgets: Vec<f64>,
     /// True-dp: the nats of mutual information that decide how many bits FERRET releases. More bits need more flips.
     pub nats: Vec<f64>,
@@ -116,23 +142,32 @@ impl Grid {
                 matched: false,
                 ..paper
             },
+            Kind::EqualNats => Self {
+                methods: words(&kind.methods()),
+                budgets: vec![0.1, 0.5, 1.0, 2.0],
+                epochs: vec![3],
+                batches: vec![50, 1],
+                tune_cells: true,
+                matched: false,
+                ..paper
+            },
         }
     }
 
-    /// `paper`, `readings`, `true-dp`, or a TOML file.
+    /// A grid by its name ([`Kind::NAMED`]), or a TOML file.
     pub fn open(name: &str) -> Result<Self> {
-        match name {
-            "paper" => Ok(Self::named(Kind::Paper)),
-            "readings" => Ok(Self::named(Kind::Readings)),
-            "true-dp" => Ok(Self::named(Kind::TrueDp)),
-            _ if name.ends_with(".toml") => {
-                let path = Path::new(name);
-                Self::parse(&fsio::read_text(path)?).map_err(|what| Error::file(path, what))
-            }
-            _ => Err(Error::usage(format!(
-                "`grid` {name}: there is no such grid: give paper, readings, true-dp or a file that ends in .toml"
-            ))),
+        if let Some((_, kind)) = Kind::NAMED.iter().find(|n| n.0 == name) {
+            return Ok(Self::named(*kind));
         }
+        if name.ends_with(".toml") {
+            let path = Path::new(name);
+            return Self::parse(&fsio::read_text(path)?).map_err(|what| Error::file(path, what));
+        }
+        let names: Vec<&str> = Kind::NAMED.iter().map(|n| n.0).collect();
+        Err(Error::usage(format!(
+            "`grid` {name}: there is no such grid: give {} or a file that ends in .toml",
+            names.join(", ")
+        )))
     }
 
     /// Read a grid's text; the error is a sentence.
@@ -181,11 +216,9 @@ impl Grid {
             return Err(format!("{name} is empty: name at least one"));
         }
         for method in &self.methods {
-            let known = FERRETS.contains(&method.as_str())
-                || (self.kind == Kind::Paper && ["dpsgd", "nonprivate"].contains(&method.as_str()));
-            if !known {
-                let also = if self.kind == Kind::Paper { ", dpsgd, nonprivate" } else { "" };
-                return Err(format!("methods: {method:?} is not known here: {}{also}", FERRETS.join(", ")));
+            let known = self.kind.methods();
+            if !known.contains(&method.as_str()) {
+                return Err(format!("methods: {method:?} is not known here: {}", known.join(", ")));
             }
         }
         if let Some(budget) = self.budgets.iter().find(|b| b.is_nan() || **b <= 0.0) {

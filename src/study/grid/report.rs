@@ -1,6 +1,7 @@
 //! From finished runs to tables, verdicts, findings and files.
 
 mod dp;
+mod nats;
 mod page;
 mod paper;
 mod readings;
@@ -8,6 +9,7 @@ mod readings;
 use super::run::{Finished, Spread, choose};
 use super::sheet::Sheet;
 use super::{Grid, Kind, Row};
+use crate::audit::columns::{WIDTH, wrap};
 use crate::audit::report::quote;
 use crate::error::Result;
 use crate::fsio;
@@ -186,6 +188,7 @@ pub fn report(grid: &Grid, results: &[Finished], chosen: &HashMap<String, (f64, 
         Kind::Paper => paper::tables(grid, &groups, chosen),
         Kind::Readings => readings::tables(grid, &groups),
         Kind::TrueDp => dp::tables(grid, &groups, chosen),
+        Kind::EqualNats => nats::tables(grid, &groups, chosen),
     };
     sheets.extend(rates(grid, chosen));
     Report { sheets, verdicts, findings, figures }
@@ -216,14 +219,14 @@ fn rates(grid: &Grid, chosen: &HashMap<String, (f64, f64)>) -> Option<Sheet> {
 }
 
 impl Report {
-    /// Everything for a terminal.
-    pub fn text(&self) -> String {
-        let mut out: String = self.sheets.iter().map(Sheet::text).collect();
+    /// Everything for a terminal of this width.
+    pub fn text(&self, width: usize) -> String {
+        let mut out: String = self.sheets.iter().map(|sheet| sheet.text(width)).collect();
         for v in &self.verdicts {
-            out += &format!("{}: {} here.\n  {}\n\n", v.name, v.outcome, v.test);
+            out += &wrap(&format!("{}: {} here.\n  {}\n\n", v.name, v.outcome, v.test), width);
         }
         for finding in &self.findings {
-            out += &format!("{finding}\n\n");
+            out += &wrap(&format!("{finding}\n\n"), width);
         }
         out
     }
@@ -290,7 +293,7 @@ impl Report {
         let json = serde_json::to_string_pretty(&self.json(grid, results)).expect("plain values") + "\n";
         let html = crate::study::html::render(&page(self, grid, results, command));
         let files = [
-            ("tables.txt", self.text()),
+            ("tables.txt", self.text(WIDTH)),
             ("tables.csv", self.csv()),
             ("tables.tex", self.latex()),
             ("study.json", json),

@@ -1,6 +1,6 @@
 //! A table as text, LaTeX and part of a page.
 
-use crate::audit::report::align;
+use crate::audit::columns::{align, wrap};
 use crate::study::html;
 
 /// A table with what must be said under it.
@@ -17,12 +17,13 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// For a terminal.
-    pub fn text(&self) -> String {
+    /// For a terminal of this width.
+    pub fn text(&self, width: usize) -> String {
         let mut table = vec![self.titles.clone()];
         table.extend(self.rows.iter().cloned());
         let note = if self.note.is_empty() { String::new() } else { format!("{}\n", self.note) };
-        format!("{}\n\n{}{note}\n", self.caption, align(&table))
+        let (caption, note) = (wrap(&self.caption, width), wrap(&note, width));
+        format!("{caption}\n\n{}{note}\n", align(&table, width))
     }
 
     /// A `table` environment; needs no package.

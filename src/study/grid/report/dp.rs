@@ -3,6 +3,7 @@
 use super::{Group, is_base};
 use crate::privacy::guarantee::Guarantee;
 use crate::privacy::statement::Released;
+use crate::study::arm::Outcome;
 use crate::study::grid::{Grid, Row, sheet::Sheet};
 use crate::study::spec::Goal;
 use crate::study::verdict::{Verdict, interval};
@@ -23,12 +24,6 @@ pub(super) fn tables(
                 groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps).collect();
             let row = |g: &&Group| {
                 let first = g.outcomes().next();
-                let noise = first.and_then(|o| o.statement.as_ref()).map_or(String::new(), |s| match s.released {
-                    Released::FlippedBits { flip, .. } => format!("flips {:.2} %", 100.0 * flip),
-                    Released::DitheredScalars { dither, .. } => format!("dither {dither:.2} C"),
-                    Released::NoisedSums { noise_multiplier, .. } => format!("noise {noise_multiplier:.2} C"),
-                    _ => String::new(),
-                });
                 let spent = first.and_then(|o| {
                     o.guarantees.iter().find_map(|g| match g {
                         Guarantee::EpsDelta { eps, .. } => Some(format!("{eps:.3}")),
@@ -43,7 +38,7 @@ pub(super) fn tables(
                     first.map_or(String::new(), |o| o.sample_gradients.to_string()),
                     g.show(|o| o.seconds, 1),
                     first.and_then(|o| o.fired.as_ref()).map_or("whole updates".into(), |f| f.fired.len().to_string()),
-                    noise,
+                    first.map_or(String::new(), protection),
                     spent.unwrap_or_else(|| "none".into()),
                 ]
             };
@@ -72,20 +67,25 @@ pub(super) fn tables(
                     grid.seeds
                 ),
             });
-            findings.extend(finding(grid, &here, chosen, eps, epochs));
+            let at = format!("At ({eps}, {:e}), {epochs} epochs", grid.delta);
+            findings.extend(finding(grid, &here, chosen, &at));
         }
     }
     (sheets, Vec::new(), findings)
 }
 
+/// What hides a record in a run's releases.
+pub(super) fn protection(outcome: &Outcome) -> String {
+    outcome.statement.as_ref().map_or(String::new(), |s| match s.released {
+        Released::FlippedBits { flip, .. } => format!("flips {:.2} %", 100.0 * flip),
+        Released::DitheredScalars { dither, .. } => format!("dither {dither:.2} C"),
+        Released::NoisedSums { noise_multiplier, .. } => format!("noise {noise_multiplier:.2} C"),
+        _ => String::new(),
+    })
+}
+
 /// The best of each side, chosen on the tuning split, compared by results.
-fn finding(
-    grid: &Grid,
-    here: &[&Group],
-    chosen: &HashMap<String, (f64, f64)>,
-    eps: f64,
-    epochs: u32,
-) -> Option<String> {
+pub(super) fn finding(grid: &Grid, here: &[&Group], chosen: &HashMap<String, (f64, f64)>, at: &str) -> Option<String> {
     let rows = grid.tuned_rows();
     let is = |r: &Row, g: &Group| {
         r.name == g.spec.row && (!grid.tune_cells || (r.method == g.spec.method && r.epochs == g.spec.epochs))
@@ -95,11 +95,12 @@ fn finding(
         let by_tuning = key.and_then(|k| chosen.get(&k)).map(|c| c.1);
         by_tuning.or_else(|| g.spread(|o| o.test_loss).map(|s| s.mean)).unwrap_or(f64::INFINITY)
     };
-    let dpsgd = |g: &&&Group| matches!(g.spec.method, Goal::Dpsgd { .. });
+    let dpsgd = |g: &&&Group| matches!(g.spec.method, Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. });
+    let ferret = |g: &&&Group| matches!(g.spec.method, Goal::Ferret(_) | Goal::Within { .. });
     let best = |of: &dyn Fn(&&&Group) -> bool| {
         here.iter().filter(|g| of(g)).min_by(|a, b| score(a).total_cmp(&score(b))).copied()
     };
-    let (ferret, dpsgd) = (best(&|g| !dpsgd(g))?, best(&|g| dpsgd(g))?);
+    let (ferret, dpsgd) = (best(&|g| ferret(g))?, best(&|g| dpsgd(g))?);
     let differences: Vec<f64> = ferret
         .runs
         .iter()
@@ -108,8 +109,8 @@ fn finding(
             Some(f.outcome.as_ref().ok()?.test_loss - d.outcome.as_ref().ok()?.test_loss)
         })
         .collect();
-    let mean = |g: &Group, of: fn(&crate::study::arm::Outcome) -> f64| g.spread(of).map(|s| s.mean);
-    let ratio = |of: fn(&crate::study::arm::Outcome) -> f64| Some(mean(ferret, of)? / mean(dpsgd, of)?.max(1e-12));
+    let mean = |g: &Group, of: fn(&Outcome) -> f64| g.spread(of).map(|s| s.mean);
+    let ratio = |of: fn(&Outcome) -> f64| Some(mean(ferret, of)? / mean(dpsgd, of)?.max(1e-12));
     let sure = match interval(&differences, 0.05) {
         Some([low, _]) if low > 0.0 => "DPSGD's perplexity is lower",
         Some([_, high]) if high < 0.0 => "FERRET's perplexity is lower",
@@ -118,10 +119,9 @@ fn finding(
     };
     let by = if chosen.is_empty() { "by these results, there being no tuning runs" } else { "on the tuning split" };
     Some(format!(
-        "At ({eps}, {:e}), {epochs} epochs: {} reached perplexity {}, {} reached {} (each the best of its kind {by}). FERRET's perplexity is {:.2} times \
+        "{at}: {} reached perplexity {}, {} reached {} (each the best of its kind {by}). FERRET's perplexity is {:.2} times \
          DPSGD's, with {:.2} times the record gradients and {:.2} times the time; {sure} (Student's 95 % interval of the difference in loss, \
          paired over seeds).",
-        grid.delta,
         ferret.spec.row,
         ferret.show(|o| o.test_loss.exp(), 2),
         dpsgd.spec.row,

@@ -50,6 +50,9 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
         Kind::TrueDp => {
             "FERRET with randomised response and with Gaussian noise against DPSGD, at the same (eps, delta)."
         }
+        Kind::EqualNats => {
+            "FERRET, its bits charged as the paper does, exactly, and exactly with flips, against DPSGD at the same nats of mutual information."
+        }
     };
     let members = results.iter().find_map(|r| r.outcome.as_ref().ok()).map_or((0, 0), |o| o.candidates);
     Page {
@@ -85,17 +88,20 @@ fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
         let middle = |values: &[f64]| values.get(values.len() / 2).copied();
         let finite: Vec<f64> = grid.budgets.iter().copied().filter(|b| b.is_finite()).collect();
         let (budget, epochs) = (middle(&finite), grid.epochs.iter().max());
-        let shown: Vec<Outcome> = groups
+        let shown: Vec<&Outcome> = groups
             .iter()
             .filter(|g| is_base(g) || Some(&g.spec.epochs) == epochs)
             .filter(|g| {
                 g.spec.steps_of.is_none()
                     && (!g.spec.column().is_finite() || is_base(g) || Some(g.spec.column()) == budget)
             })
-            .filter_map(|g| copy(g.runs.first()?))
+            .filter_map(first)
             .collect();
         out.extend(figures::all(&shown));
         return out;
+    }
+    if grid.kind == Kind::EqualNats {
+        out.extend(against_budget(grid, groups));
     }
     let mut chart = BarChart::new("Perplexity on held-out records, mean over seeds", Axis::log("perplexity"), &[""]);
     for group in groups {
@@ -104,20 +110,19 @@ fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
         }
     }
     out.push(chart.svg());
-    let shown: Vec<Outcome> = groups.iter().filter_map(|g| copy(g.runs.first()?)).collect();
+    let shown: Vec<&Outcome> = groups.iter().filter_map(first).collect();
     out.extend(figures::time(&shown));
     out.extend(figures::gradients(&shown));
-    if grid.kind == Kind::TrueDp {
+    if matches!(grid.kind, Kind::TrueDp | Kind::EqualNats) {
         out.extend(figures::loss_curves(&shown));
         out.push(figures::advantage(&shown));
     }
     out
 }
 
-/// A finished run's outcome, for figures.
-fn copy(run: &Finished) -> Option<Outcome> {
-    let outcome = run.outcome.as_ref().ok()?;
-    crate::study::outcome::Stored::from(outcome).restore(&run.spec.row).ok()
+/// The outcome of a group's first seed, for figures.
+fn first<'a>(group: &Group<'a>) -> Option<&'a Outcome> {
+    group.runs.first()?.outcome.as_ref().ok()
 }
 
 /// Perplexity against the budget, a figure a length and unit.

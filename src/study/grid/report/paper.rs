@@ -53,27 +53,34 @@ pub(super) fn tables(
         }
         sheets.push(Sheet { caption, titles, rows, note: note.clone() });
     }
-    let (verdicts, findings) = judge(grid, groups, chosen);
+    let variants: Vec<String> =
+        grid.methods.iter().filter(|m| m.starts_with("ferret")).map(|m| m.to_uppercase()).collect();
+    let (verdicts, findings) = if grid.batches.len() > 1 && !variants.is_empty() {
+        let why = "With several batch sizes the hypotheses are not judged: run one batch size.";
+        (Vec::new(), vec![why.into()])
+    } else {
+        judge(grid, &variants, groups, chosen, verdict::UNITS_DIFFER)
+    };
     (sheets, verdicts, findings)
 }
 
 /// Verdicts on the variant of FERRET that was best on the tuning split; the others' answers as findings.
-fn judge(grid: &Grid, groups: &[Group], chosen: &HashMap<String, (f64, f64)>) -> (Vec<Verdict>, Vec<String>) {
-    let variants: Vec<String> =
-        grid.methods.iter().filter(|m| m.starts_with("ferret")).map(|m| m.to_uppercase()).collect();
+pub(super) fn judge(
+    grid: &Grid,
+    variants: &[String],
+    groups: &[Group],
+    chosen: &HashMap<String, (f64, f64)>,
+    units: &str,
+) -> (Vec<Verdict>, Vec<String>) {
     let loss = |name: &String| {
         let of_variant = |key: &str| key == name || key.starts_with(&format!("{name}, "));
         chosen.iter().filter(|(key, _)| of_variant(key)).map(|(_, c)| c.1).fold(f64::INFINITY, f64::min)
     };
     let Some(best) = variants.iter().min_by(|a, b| loss(a).total_cmp(&loss(b))) else { return Default::default() };
-    if grid.batches.len() > 1 {
-        return (
-            Vec::new(),
-            vec!["With several batch sizes the hypotheses are not judged: run one batch size.".into()],
-        );
-    }
-    let cells = cells(groups, best);
-    let verdicts = vec![verdict::utility(best, &cells), verdict::trade_off(best, &cells), verdict::time(best, &cells)];
+    let judged = |name: &str| {
+        let cells = cells(groups, name);
+        [verdict::utility(name, &cells, units), verdict::trade_off(name, &cells), verdict::time(name, &cells)]
+    };
     let mut findings = Vec::new();
     if grid.seeds < 2 {
         findings.push("One seed has no spread: every verdict is undecided. Run at least two, better five.".into());
@@ -82,14 +89,8 @@ fn judge(grid: &Grid, groups: &[Group], chosen: &HashMap<String, (f64, f64)>) ->
         .iter()
         .filter(|v| *v != best)
         .map(|v| {
-            let cells = self::cells(groups, v);
-            let answer = |verdict: Verdict| verdict.outcome;
-            format!(
-                "{v}: H1 {}, H2 {}, H3 {}",
-                answer(verdict::utility(v, &cells)),
-                answer(verdict::trade_off(v, &cells)),
-                answer(verdict::time(v, &cells))
-            )
+            let [utility, trade_off, time] = judged(v).map(|verdict| verdict.outcome);
+            format!("{v}: H1 {utility}, H2 {trade_off}, H3 {time}")
         })
         .collect();
     if !others.is_empty() {
@@ -99,7 +100,7 @@ fn judge(grid: &Grid, groups: &[Group], chosen: &HashMap<String, (f64, f64)>) ->
             others.join("; ")
         ));
     }
-    (verdicts, findings)
+    (judged(best).into(), findings)
 }
 
 fn cells(groups: &[Group], variant: &str) -> Vec<Cell> {
@@ -128,7 +129,9 @@ fn cells(groups: &[Group], variant: &str) -> Vec<Cell> {
                 name: format!("{epochs} epochs, budget {budget}"),
                 ferret: samples(ferret),
                 dpsgd: of(&|g| {
-                    matches!(g.spec.method, Goal::Dpsgd { .. }) && g.spec.epochs == epochs && g.spec.column() == budget
+                    matches!(g.spec.method, Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. })
+                        && g.spec.epochs == epochs
+                        && g.spec.column() == budget
                 }),
                 nonprivate: of(&|g| g.spec.method == Goal::Nonprivate && g.spec.epochs == epochs),
             }

@@ -1,0 +1,94 @@
+//! FERRET and DPSGD at the same nats of mutual information.
+
+use super::dp::{finding, protection};
+use super::{Group, is_base, paper};
+use crate::privacy::guarantee::{Guarantee, number};
+use crate::study::grid::{Grid, sheet::Sheet};
+use crate::study::spec::Goal;
+use crate::study::verdict::{UNITS_AGREE, Verdict};
+use std::collections::HashMap;
+
+pub(super) fn tables(
+    grid: &Grid,
+    groups: &[Group],
+    chosen: &HashMap<String, (f64, f64)>,
+) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
+    let base = groups.iter().find(|g| is_base(g));
+    let before = base.map_or(String::new(), |b| b.show(|o| o.test_loss.exp(), 2));
+    let mut names: Vec<&str> = Vec::new();
+    for group in groups.iter().filter(|g| !is_base(g)) {
+        if !names.contains(&group.spec.row.as_str()) {
+            names.push(&group.spec.row);
+        }
+    }
+    let (mut sheets, mut findings) = (Vec::new(), Vec::new());
+    for &epochs in &grid.epochs {
+        let of_length: Vec<&Group> = groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs).collect();
+        let cell = |name: &str, nats: f64| {
+            let unlimited = |g: &Group| g.spec.method == Goal::Nonprivate;
+            let found = of_length.iter().find(|g| g.spec.row == name && (g.spec.column() == nats || unlimited(g)));
+            found.map_or(String::new(), |g| g.show(|o| o.test_loss.exp(), 2))
+        };
+        let row = |name: &&str| {
+            let cells = grid.budgets.iter().map(|nats| cell(name, *nats));
+            std::iter::once((*name).to_owned()).chain(cells).collect()
+        };
+        let budgets = grid.budgets.iter().map(|nats| format!("{nats} nats"));
+        sheets.push(Sheet {
+            caption: format!("Test perplexity at the same nats, {epochs} epochs (base model: {before})"),
+            titles: std::iter::once("method".to_owned()).chain(budgets).collect(),
+            rows: names.iter().map(row).collect(),
+            note: format!(
+                "Mean ± SD [least, largest] over {} seed(s). Nats of mutual information with a record, given all others. Non-private training \
+                 has no budget: the same runs stand in every column.",
+                grid.seeds
+            ),
+        });
+        for &nats in &grid.budgets {
+            let here: Vec<&Group> = of_length.iter().copied().filter(|g| g.spec.column() == nats).collect();
+            let at = format!("At {nats} nats, {epochs} epochs");
+            sheets.push(Sheet {
+                caption: at.clone(),
+                titles: ["method", "rate", "test ppl", "AUC", "gradients", "time [s]", "bits", "hidden by", "nats told"]
+                    .map(String::from)
+                    .to_vec(),
+                rows: here.iter().map(|g| details(g)).collect(),
+                note: "Gradients of records that one run computes. Nats told: what the first run's releases can tell at most, by what was \
+                       really released; under the paper's count bits tell less than they were charged."
+                    .into(),
+            });
+            findings.extend(finding(grid, &here, chosen, &at));
+        }
+    }
+    let ferrets = groups.iter().filter(|g| matches!(g.spec.method, Goal::Within { .. }));
+    let mut variants: Vec<String> = Vec::new();
+    for group in ferrets {
+        if !variants.contains(&group.spec.row) {
+            variants.push(group.spec.row.clone());
+        }
+    }
+    let (verdicts, others) = paper::judge(grid, &variants, groups, chosen, UNITS_AGREE);
+    findings.extend(others);
+    (sheets, verdicts, findings)
+}
+
+fn details(g: &Group) -> Vec<String> {
+    let first = g.outcomes().next();
+    let nats = first.and_then(|o| {
+        o.guarantees.iter().find_map(|g| match g {
+            Guarantee::MutualInformation { nats } => Some(number(*nats)),
+            _ => None,
+        })
+    });
+    vec![
+        g.spec.row.clone(),
+        format!("{:.2e}", g.spec.learning_rate),
+        g.show(|o| o.test_loss.exp(), 2),
+        g.show(|o| o.attack.auc, 3),
+        first.map_or(String::new(), |o| o.sample_gradients.to_string()),
+        g.show(|o| o.seconds, 1),
+        first.and_then(|o| o.bits).map_or("all".into(), |bits| bits.to_string()),
+        first.map_or(String::new(), protection),
+        nats.unwrap_or_else(|| "none".into()),
+    ]
+}
