@@ -67,3 +67,6 @@ pub mod rng;
 pub mod study;
 
 pub use error::{Error, Result};
+
+/// The commit that this was built from; none where the build was no release of a repository.
+pub const COMMIT: Option<&str> = option_env!("FERRET_COMMIT");

@@ -51,7 +51,7 @@ pub fn set_threads(threads: usize) -> Result<()> {
 #[derive(clap::Args, Debug, Clone)]
 pub struct ModelArg {
     /// `embedded`, a folder in the Hugging Face layout, or a hub name such as openai-community/gpt2
-    #[arg(long, value_name = "FOLDER|NAME")]
+    #[arg(long, short = 'm', value_name = "FOLDER|NAME")]
     pub model: String,
 }
 
@@ -83,7 +83,7 @@ impl ModelArg {
 pub struct DataArg {
     /// Records: JSON lines with {"text"}, {"prompt","response"}, {"instruction","input","output"}, {"messages"} or
     /// {"tokens"}; or plain text (.txt); or embedded:SPLIT:N, N of the program's own records (train, test, tuning, shadow-0 ..)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short = 'd', value_name = "FILE")]
     pub data: PathBuf,
     /// Which tokens of a record with a prompt count in the loss
     #[arg(long, value_enum, default_value = "response")]

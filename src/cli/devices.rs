@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long)]
     quick: bool,
     /// No progress
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
 }
 

@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// No progress bar, and no time after the result
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
     #[command(flatten)]
     compute: Compute,

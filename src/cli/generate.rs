@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// No progress bar with --json, and no rate after the text
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
     #[command(flatten)]
     compute: Compute,

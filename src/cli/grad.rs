@@ -21,7 +21,7 @@ pub struct Args {
     #[command(flatten)]
     data: DataArg,
     /// The file to write, a new one
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short = 'o', value_name = "FILE")]
     out: PathBuf,
     /// Also the norm of each record's own gradient
     #[arg(long)]
@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// No progress bar
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
     #[command(flatten)]
     compute: Compute,

@@ -30,7 +30,7 @@ pub struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// The folder to write: new, or there and empty
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, short = 'o', value_name = "DIR")]
     out: PathBuf,
     /// Precision of the file
     #[arg(long, default_value = "f32")]
@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// No progress
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
 }
 

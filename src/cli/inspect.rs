@@ -21,12 +21,15 @@ const CONTEXT: usize = 128;
 ///
 /// The whole checkpoint is read and checked on the way, so that a broken one is found here.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Examples:\n  ferret inspect --model openai-community/gpt2\n  \
-                        ferret inspect --model my-model --show-groups --method ferret-eighth")]
+#[command(after_help = "Examples:\n  ferret inspect openai-community/gpt2\n  \
+                        ferret inspect my-model --show-groups --method ferret-eighth")]
 pub struct Args {
-    /// A folder in the Hugging Face layout, or a hub name
-    #[arg(long, value_name = "FOLDER|NAME")]
-    model: String,
+    /// `embedded`, a folder in the Hugging Face layout, or a hub name
+    #[arg(value_name = "FOLDER|NAME", required_unless_present = "model")]
+    folder: Option<String>,
+    /// The same, as other verbs take it
+    #[arg(long, short = 'm', value_name = "FOLDER|NAME", conflicts_with = "folder")]
+    model: Option<String>,
     /// Which tensors are tuned, as in `train`: memory and groups are of these
     #[arg(long, value_name = "SET", default_value = "all")]
     tune: Tune,
@@ -46,14 +49,21 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// No progress
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
+}
+
+impl Args {
+    /// The checkpoint, however it was named.
+    fn named(&self) -> &str {
+        self.folder.as_deref().or(self.model.as_deref()).unwrap_or_default()
+    }
 }
 
 /// Tell what is in a checkpoint: shapes, groups, memory.
 pub fn run(args: Args) -> Result<()> {
     let shown = working("reading and hashing the checkpoint", args.quiet);
-    let opened = checkpoint::open(&args.model)?;
+    let opened = checkpoint::open(args.named())?;
     let tokenizer = Tokenizer::from_folder(&opened.folder)?;
     if let Some(tokenizer) = &tokenizer {
         tokenizer.check(&opened.config)?;
@@ -159,7 +169,7 @@ fn to_json(args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> Value {
         })
         .collect();
     json!({
-        "model": args.model,
+        "model": args.named(),
         "parameters": layout.scalars(),
         "dtype": told.stored(),
         "sha256": told.sha256,
@@ -181,7 +191,7 @@ fn to_json(args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> Value {
 
 fn describe(out: &mut String, args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> std::fmt::Result {
     let Opened { config, layout, notes, .. } = told.opened;
-    writeln!(out, "{}: {} parameters in {} tensors, {}", args.model, layout.scalars(), layout.len(), told.stored())?;
+    writeln!(out, "{}: {} parameters in {} tensors, {}", args.named(), layout.scalars(), layout.len(), told.stored())?;
     let shared = match config.kv_heads {
         n if n == config.heads => String::new(),
         n => format!(" ({n} of keys and values)"),

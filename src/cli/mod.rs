@@ -16,23 +16,28 @@ pub mod inspect;
 pub mod interrupt;
 pub mod plan;
 pub mod replay;
+pub mod shell;
 pub mod study;
 pub mod train;
 pub mod verify;
+mod words;
 pub mod world;
 
 use crate::error::Result;
-use clap::{Parser, Subcommand};
+use clap::{FromArgMatches, Parser, Subcommand};
 
 /// A transformer trained privately, from the matrix product up.
 #[derive(Parser, Debug)]
-#[command(name = "ferret", version, about, propagate_version = true)]
+#[command(name = "ferret", about, propagate_version = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     /// Threads on the processor [default: all cores]
     #[arg(long, value_name = "N", global = true)]
     threads: Option<usize>,
+    /// Colours in help and errors; NO_COLOR turns them off as well
+    #[arg(long, value_name = "WHEN", value_parser = ["auto", "always", "never"], default_value = "auto", global = true, hide_short_help = true)]
+    color: String,
     /// No progress, only the result (here, without a verb; verbs have their own)
     #[arg(long, short)]
     quiet: bool,
@@ -57,6 +62,8 @@ enum Command {
     Study(study::Args),
     World(world::Args),
     Audit(Box<audit::Args>),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
 }
 
 /// Parse the command line, run the verb and return the exit code: 0 done, 1 failed, 2 misused, 130 interrupted.
@@ -70,7 +77,8 @@ pub fn main() -> i32 {
         Ok(arguments) => arguments,
         Err(e) => return failed(&e),
     };
-    let cli = match Cli::try_parse_from(arguments) {
+    let parsed = words::coloured(&arguments).try_get_matches_from(arguments);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();
@@ -114,6 +122,8 @@ fn run(cli: Cli) -> Result<()> {
             Command::Study(args) => study::run(args),
             Command::World(args) => world::run(args),
             Command::Audit(args) => audit::run(*args),
+            Command::Completions(args) => shell::completions(args),
+            Command::Man(args) => shell::man(args),
         },
     }
 }

@@ -27,10 +27,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     transcript: PathBuf,
     /// A new folder for the tuned checkpoint
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, short = 'o', value_name = "FOLDER")]
     out: PathBuf,
     /// Show no progress
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
     /// Print one JSON object
     #[arg(long)]

@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME|FILE.toml")]
     grid: String,
     /// The study's folder [default: ferret-study-KIND]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, short = 'o', value_name = "DIR")]
     out: Option<PathBuf>,
     /// Only list the runs and estimate their time, by timing a few steps of each kind
     #[arg(long)]
@@ -63,11 +63,11 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
     /// `embedded`, a folder in the Hugging Face layout, or a hub name
-    #[arg(long, value_name = "FOLDER|NAME", default_value = "embedded")]
+    #[arg(long, short = 'm', value_name = "FOLDER|NAME", default_value = "embedded")]
     model: String,
     /// Records to study on, a third of them kept for tuning [default: the embedded ones]. What the study writes is computed from
     /// them and covered by no promise: keep its folder as secret as they are
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short = 'd', value_name = "FILE")]
     data: Option<PathBuf>,
     /// Fix sampling and noise, to repeat a study to the bit; its runs are then not private
     #[arg(long, value_name = "SEED")]
@@ -76,7 +76,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// No progress bar and no notes
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
 }
 

@@ -22,7 +22,7 @@ pub struct Args {
     #[arg(long, value_name = "FOLDER|NAME")]
     base: String,
     /// Show no progress
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
     /// Print one JSON object
     #[arg(long)]

@@ -6,6 +6,7 @@
 pub mod batches;
 mod chat;
 pub mod digest;
+mod file;
 pub mod records;
 pub mod synthetic;
 pub mod text;
@@ -19,6 +20,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 pub use digest::examples_sha256;
+pub use file::read as read_text;
 pub use users::Unit;
 
 /// One tokenised record.
@@ -184,8 +186,8 @@ impl Dataset {
     }
 }
 
-/// Read `path`: `embedded` ([`synthetic::Request`]), JSON lines (`.jsonl`, `.ndjson`, `.json`; see [`records`]) or plain text (`.txt`, `.text`, `.raw`,
-/// `.md`; see [`text`]). Without a tokenizer, only records of tokens can be read. At least one token must count in the loss.
+/// Read `path`: `embedded` ([`synthetic::Request`]), JSON lines or a JSON array (`.jsonl`, `.ndjson`, `.json`; see [`records`]) or plain text
+/// (`.txt`, `.text`, `.raw`, `.md`; see [`text`]), each also with `.gz` behind it. Without a tokenizer, only records of tokens can be read. At least one token must count in the loss.
 pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Dataset> {
     if options.context == 0 {
         return Err(Error::usage("a context of 0 tokens leaves nothing to learn from: give at least 2"));
@@ -200,24 +202,26 @@ pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadO
         let dataset = records::load(path, &synthetic::to_jsonl(&records), tokenizer, options)?;
         return must_teach(path, dataset, options);
     }
-    let lines = match path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase).as_deref() {
+    let lines = match file::kind(path).as_deref() {
         Some("jsonl" | "ndjson" | "json") => true,
         Some("txt" | "text" | "raw" | "md") => false,
         _ => {
             fsio::must_be_file(path)?;
-            let what =
-                "the name does not say what it holds: .jsonl (a JSON object a line) and .txt (plain text) are read";
+            let what = "the name does not say what it holds: .jsonl (a JSON object a line), .json (an array of them) and .txt (plain text) are read, and with .gz behind it";
             return Err(Error::file(path, what));
         }
     };
-    let content = fsio::read_text(path)?;
+    let content = file::read(path)?;
     let content = content.strip_prefix('\u{FEFF}').unwrap_or(&content);
     if content.trim().is_empty() {
         return Err(Error::file(path, "is empty: there is nothing to learn from"));
     }
     let dataset = if lines {
         no_stride(path, options)?;
-        records::load(path, content, tokenizer, options)?
+        match file::array(path, content)? {
+            Some(lines) => records::load_counted(path, &lines, "record", tokenizer, options)?,
+            None => records::load(path, content, tokenizer, options)?,
+        }
     } else {
         if options.unit != Unit::Record {
             let what =

@@ -54,6 +54,17 @@ pub(crate) fn load(
     tokenizer: Option<&Tokenizer>,
     options: &LoadOptions,
 ) -> Result<Dataset> {
+    load_counted(path, content, "line", tokenizer, options)
+}
+
+/// As [`load`], where messages count by `what`: lines, or the records of an array.
+pub(super) fn load_counted(
+    path: &Path,
+    content: &str,
+    what: &str,
+    tokenizer: Option<&Tokenizer>,
+    options: &LoadOptions,
+) -> Result<Dataset> {
     let lines: Vec<&str> = content.trim_end().lines().collect();
     let results: Vec<Result<Line, String>> = lines
         .par_iter()
@@ -68,7 +79,7 @@ pub(crate) fn load(
     let mut dataset = Dataset::default();
     let mut by_user = Vec::new();
     for (i, result) in results.into_iter().enumerate() {
-        let refuse = |what: &str| Error::file(path, format!("line {}: {what}", i + 1));
+        let refuse = |why: &str| Error::file(path, format!("{what} {}: {why}", i + 1));
         let Line { example, cut, user, plain } = result.map_err(|what| refuse(&what))?;
         dataset.truncated += usize::from(cut > 0);
         dataset.tokens_cut += cut;

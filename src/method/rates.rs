@@ -19,7 +19,7 @@ const FOUND_ON: f64 = 642_544.0;
 
 /// FERRET's, for a model of so many parameters. What `settings` has as its rate is of no account.
 pub fn ferret(settings: &ferret::Settings, parameters: usize) -> f64 {
-    let size = (FOUND_ON / parameters.max(1) as f64).sqrt();
+    let size = size(parameters);
     let groups = settings.groups.len().max(1) as f64;
     if settings.payload == Payload::TrueGradient {
         return if settings.route == Route::Direct { 0.1 } else { 1e-3 * size };
@@ -44,7 +44,7 @@ pub fn ferret(settings: &ferret::Settings, parameters: usize) -> f64 {
 /// That of a method with whole updates, for a model of so many parameters.
 pub fn dense(method: &dense::Method, route: Route, batch: u64, parameters: usize) -> f64 {
     use dense::Method::{DpSignsgd, Dpsgd, Nonprivate, Qsgd, Signsgd};
-    let size = (FOUND_ON / parameters.max(1) as f64).sqrt();
+    let size = size(parameters);
     // Noise on a small batch is as large as its gradient: a smaller step.
     let noisy = (batch as f64 / 50.0).sqrt().clamp(0.05, 2.0);
     rounded(match (method, route) {
@@ -54,6 +54,11 @@ pub fn dense(method: &dense::Method, route: Route, batch: u64, parameters: usize
         (Nonprivate | Qsgd { .. }, _) => 2e-3 * size,
         (Signsgd { .. }, _) => 1e-3 * size,
     })
+}
+
+/// What a larger model's rates are multiplied by; a smaller one's stay.
+fn size(parameters: usize) -> f64 {
+    (FOUND_ON / parameters.max(1) as f64).sqrt().min(1.0)
 }
 
 /// Two digits: what a reader can copy.

@@ -104,7 +104,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// No progress
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
 }
 

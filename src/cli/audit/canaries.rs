@@ -49,7 +49,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = "Bound")]
     fail_on_alarm: bool,
     /// A folder for canaries.json and canaries.csv
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, short = 'o', value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// A folder that keeps scores, so that a stopped audit goes on [default: OUT/cache; without --out none]
     #[arg(long, value_name = "FOLDER")]
@@ -58,7 +58,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// No progress, no notes
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
     #[command(flatten)]
     compute: Compute,

@@ -29,7 +29,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "FOLDER")]
     tuned: PathBuf,
     /// The records that the run was trained on
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short = 'd', value_name = "FILE")]
     data: PathBuf,
     /// Which tokens counted in the loss
     #[arg(long, value_enum, default_value = "response")]
@@ -46,7 +46,7 @@ pub(super) struct Args {
     #[arg(long)]
     json: bool,
     /// No progress, no notes
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
     #[command(flatten)]
     compute: Compute,

@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[command(flatten)]
     unit: UnitArgs,
     /// A folder for tables (text, CSV, JSON), ROC curves (SVG) and every record's scores
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, short = 'o', value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Also score by the norm of each record's gradient (about three times the work)
     #[arg(long)]
@@ -63,7 +63,7 @@ pub(super) struct Args {
     #[arg(long, help_heading = "Running")]
     json: bool,
     /// No progress, no notes
-    #[arg(long, help_heading = "Running")]
+    #[arg(long, short = 'q', help_heading = "Running")]
     quiet: bool,
     #[command(flatten, next_help_heading = "Running")]
     compute: Compute,

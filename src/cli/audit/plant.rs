@@ -1,6 +1,6 @@
 //! `ferret audit plant`: secrets put into a file of records, to be looked for after training.
 
-use crate::data::records;
+use crate::data::{self, records};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::measure::canary::Planting;
@@ -17,7 +17,7 @@ use std::path::PathBuf;
   ferret audit plant --data records.jsonl --format \"Key @@@@@@@@\" --coin-flip 500 --out planted.jsonl --canaries canaries.json")]
 pub(super) struct Args {
     /// Records, a JSON object a line; they are kept as they are
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short = 'd', value_name = "FILE")]
     data: PathBuf,
     /// A secret's sentence: # is a random digit, @ a random letter, {number} the canary's number (which gives each its own prompt), \# a #
     #[arg(long, value_name = "SENTENCE")]
@@ -35,7 +35,7 @@ pub(super) struct Args {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// The records with the secrets among them
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short = 'o', value_name = "FILE")]
     out: PathBuf,
     /// The list of secrets, for whoever audits
     #[arg(long, value_name = "FILE")]
@@ -59,7 +59,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         Some(count) => Planting::by_coins(&args.format, count, args.seed)?,
         None => Planting::at_frequencies(&args.format, &args.frequencies, args.each, args.seed)?,
     };
-    let text = fsio::read_text(&args.data)?;
+    let text = data::read_text(&args.data)?;
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(&text);
     if text.trim().is_empty() {
         return Err(Error::file(&args.data, "is empty: there are no records to hide secrets among"));

@@ -57,13 +57,13 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     records: u64,
     /// Expected batch size B
-    #[arg(long, value_name = "B", requires = "method")]
+    #[arg(long, short = 'b', value_name = "B", requires = "method")]
     batch: Option<u64>,
     /// Passes over the records
-    #[arg(long, value_name = "N")]
+    #[arg(long, short = 'e', value_name = "N")]
     epochs: u64,
     /// Take the groups from this model: a folder in the Hugging Face layout, a hub name, or preset:NAME for a shape by name
-    #[arg(long, value_name = "FOLDER|NAME", conflicts_with = "group_count")]
+    #[arg(long, short = 'm', value_name = "FOLDER|NAME", conflicts_with = "group_count")]
     model: Option<String>,
     /// With --model: which of its tensors are tuned, as in `train`; the others are in no group
     #[arg(long, value_name = "SET", default_value = "all")]
@@ -81,7 +81,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// No progress
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
 }
 

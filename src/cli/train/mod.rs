@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, value_name = "SET", default_value = "all")]
     tune: Tune,
     /// A new folder for the tuned model
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, short = 'o', value_name = "FOLDER")]
     out: PathBuf,
 
     /// FERRET: budget of the whole run in nats of mutual information (not an epsilon of differential privacy)
@@ -60,16 +60,22 @@ pub struct Args {
     epsilon: Option<f64>,
     /// dpsgd, dp-signsgd: find the noise that makes the planned run (E, delta)-DP; FERRET with --release rr or gaussian: the flip or
     /// dither
-    #[arg(long, value_name = "E", help_heading = "Budget")]
+    #[arg(long, visible_alias = "target-epsilon", value_name = "E", help_heading = "Budget")]
     dp_epsilon: Option<f64>,
     /// The delta of (eps, delta)
-    #[arg(long, default_value_t = 1e-5, help_heading = "Budget")]
+    #[arg(long, visible_alias = "target-delta", default_value_t = 1e-5, help_heading = "Budget")]
     delta: f64,
     /// Passes over the records
-    #[arg(long, default_value_t = 1, help_heading = "Budget")]
+    #[arg(long, short = 'e', visible_alias = "num-train-epochs", default_value_t = 1, help_heading = "Budget")]
     epochs: u32,
     /// Expected records in a batch
-    #[arg(long, default_value_t = 50, help_heading = "Budget")]
+    #[arg(
+        long,
+        short = 'b',
+        visible_alias = "per-device-train-batch-size",
+        default_value_t = 50,
+        help_heading = "Budget"
+    )]
     batch: u64,
     /// Records computed on at once: sets the memory; for signsgd's majority vote, the workers
     #[arg(long, default_value_t = 8, help_heading = "Budget")]
@@ -104,7 +110,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1e-3, help_heading = "Updates")]
     weight_decay: f64,
     /// C: the length of a fired group's update, or the clipping bound of dpsgd and dp-signsgd
-    #[arg(long, short = 'C', default_value_t = 1.0, help_heading = "Updates")]
+    #[arg(long, short = 'C', visible_alias = "max-grad-norm", default_value_t = 1.0, help_heading = "Updates")]
     clip: f64,
     /// How updates reach the weights
     #[arg(long, value_enum, default_value = "adamw", help_heading = "Updates")]
@@ -134,7 +140,7 @@ pub struct Args {
     #[arg(long, help_heading = "Running")]
     json: bool,
     /// No progress, and no notes on the run (those on the model and the records stay)
-    #[arg(long, help_heading = "Running")]
+    #[arg(long, short = 'q', help_heading = "Running")]
     quiet: bool,
     #[command(flatten, next_help_heading = "Running")]
     compute: Compute,

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 #[command(group = clap::ArgGroup::new("what").required(true).args(["out", "rebuild_model", "trial"]))]
 pub struct Args {
     /// A new folder for the corpus: public-train.txt, public-test.txt, private-SPLIT.jsonl
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, short = 'o', value_name = "DIR")]
     out: Option<PathBuf>,
     /// Train the embedded model from scratch again, to the same bits, and write it to DIR
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "models/ferret-mini")]
@@ -51,10 +51,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 4000, requires = "out")]
     paragraphs: u64,
     /// Passes over the records, with --trial
-    #[arg(long, value_name = "N", default_value_t = 10, requires = "trial")]
+    #[arg(long, short = 'e', value_name = "N", default_value_t = 10, requires = "trial")]
     epochs: u32,
     /// Records a step, with --trial
-    #[arg(long, value_name = "N", default_value_t = 25, requires = "trial")]
+    #[arg(long, short = 'b', value_name = "N", default_value_t = 25, requires = "trial")]
     batch: usize,
     /// AdamW's learning rate, with --trial
     #[arg(long, value_name = "RATE", default_value_t = 2e-3, requires = "trial")]
@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// No progress bar
-    #[arg(long)]
+    #[arg(long, short = 'q')]
     quiet: bool,
 }
 
