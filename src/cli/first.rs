@@ -34,7 +34,7 @@ pub fn run(seeds: u64, quiet: bool) -> Result<()> {
             eprintln!("{text}");
         }
     };
-    let about = comparison::About::of(&worlds, &options);
+    let about = comparison::About::of(&worlds, &options)?;
     note(wrap(&about.sentence(), width()));
     let bar = progress_by_share("all methods", quiet);
     let rows = first::run(
@@ -56,7 +56,7 @@ pub fn run(seeds: u64, quiet: bool) -> Result<()> {
         },
     )?;
     bar.finish_and_clear();
-    let page = comparison::page(&rows, &about, &options);
+    let page = comparison::page(&rows, &about);
     fsio::fill_folder(report, |folder| fsio::write(&folder.join("index.html"), html::render(&page).as_bytes()))?;
     let width = width();
     fsio::print(&format!("{}\n\n", wrap(&table::finding(&rows), width)))?;

@@ -12,7 +12,9 @@ use crate::eval::{self, RecordLoss};
 use crate::method::ferret::{Releases, Transcript};
 use crate::method::run::{Finished, Run, Step, Watch, drive};
 use crate::method::{Method, Record, Sensitive, Task};
-use crate::model::{Decoder, Weights};
+use crate::model::layout::Place;
+use crate::model::tokenizer::Tokenizer;
+use crate::model::{Decoder, Layout, ParamId, Weights};
 use crate::privacy::guarantee::Guarantee;
 use crate::privacy::statement::{Circumstances, Statement};
 use crate::rng::Secret;
@@ -30,6 +32,9 @@ pub struct Arm {
 
 /// How many points a loss curve has.
 const CURVE: u64 = 8;
+
+/// Tokens that a model says after a prompt, at most.
+const SAID: usize = 24;
 
 /// Records computed on at once.
 pub(super) const MICRO_BATCH: u32 = 16;
@@ -56,6 +61,10 @@ pub struct Measure<'a> {
     pub audited: usize,
     /// Held-out records on the loss curves.
     pub on_curve: usize,
+    /// Measure after every computed step, not eight times a run.
+    pub every_step: bool,
+    /// Prompts of held-out records after which the tuned model is asked to go on.
+    pub prompts: &'a [Vec<u32>],
 }
 
 impl Measure<'_> {
@@ -71,6 +80,31 @@ impl Measure<'_> {
         let (members, nonmembers) = self.sides();
         let losses = |examples| eval::losses(&decoder, examples, |_| ());
         Ok(Reference { members: losses(members)?, nonmembers: losses(nonmembers)? })
+    }
+
+    /// What a model says after the prompts.
+    fn says<B: Backend>(&self, decoder: &Decoder<B>) -> Result<Vec<String>> {
+        if self.prompts.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tokenizer = Tokenizer::from_folder(&self.world.base.folder)?;
+        let Some(tokenizer) = tokenizer else { return Ok(Vec::new()) };
+        let say = |prompt: &Vec<u32>| {
+            let room = decoder.config.positions.saturating_sub(prompt.len()).min(SAID);
+            let mut cache = decoder.cache(prompt.len() + room);
+            let (mut ids, mut said) = (prompt.clone(), Vec::new());
+            for _ in 0..room {
+                let logits = decoder.extend(&mut cache, &ids)?;
+                let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0) as u32;
+                if Some(best) == decoder.config.eos {
+                    break;
+                }
+                said.push(best);
+                ids = vec![best];
+            }
+            tokenizer.decode(&said)
+        };
+        self.prompts.iter().map(say).collect()
     }
 
     /// Mean token loss on the records of the curves.
@@ -117,12 +151,19 @@ impl Arm {
         secret: &Secret,
         tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<Outcome> {
+        let mut says = Vec::new();
         let (trained, on_members, on_nonmembers) = match &self.method {
-            None => (Trained::nothing(), reference.members.clone(), reference.nonmembers.clone()),
+            None => {
+                if !measure.prompts.is_empty() {
+                    says = measure.says(&Decoder::new(Cpu::<f32>::new(), measure.world.base.weights.clone())?)?;
+                }
+                (Trained::nothing(), reference.members.clone(), reference.nonmembers.clone())
+            }
             Some(method) => {
                 let (trained, weights) = self.train(method, measure, secret, tell)?;
                 let decoder = Decoder::new(Cpu::<f32>::new(), weights)?;
                 let (members, nonmembers) = measure.sides();
+                says = measure.says(&decoder)?;
                 let losses = |examples| eval::losses(&decoder, examples, |_| ());
                 (trained, losses(members)?, losses(nonmembers)?)
             }
@@ -159,7 +200,7 @@ impl Arm {
             members: scores.0,
             nonmembers: scores.1,
         };
-        stored.restore(&self.name)
+        Ok(Outcome { says, ..stored.restore(&self.name)? })
     }
 
     /// Steps that the run computes.
@@ -196,7 +237,7 @@ impl Arm {
         let circumstances = Circumstances { insecure_seed: secret.is_insecure(), ..Circumstances::default() };
         let statement = method.statement(&weights.layout, method.steps(), self.delta, circumstances)?;
         let fired = match &record {
-            Record::Ferret(transcript) if record.is_rebuildable() => Some(raster(transcript)),
+            Record::Ferret(transcript) if record.is_rebuildable() => Some(raster(transcript, &weights.layout)),
             _ => None,
         };
         let bits = match &record {
@@ -244,7 +285,7 @@ impl<B: Backend, F: FnMut(f64) -> Result<()>> Watch<B> for Curve<'_, F> {
         self.seconds += self.clock.elapsed().as_secs_f64();
         let (done, all) = run.progress();
         (self.tell)(done as f64 / all as f64)?;
-        if done * CURVE >= self.curve.len() as u64 * all {
+        if self.measure.every_step || done * CURVE >= self.curve.len() as u64 * all {
             let at = f64::from(step.step + 1) / f64::from(self.steps);
             self.curve.push((at, self.measure.held_out(run.decoder())?));
         }
@@ -265,13 +306,13 @@ fn begin<'a>(method: &Method, world: &'a World, secret: &'a Secret) -> Result<Bo
 }
 
 /// Which group fired when, and with which sign.
-fn raster(transcript: &Transcript) -> Raster {
+fn raster(transcript: &Transcript, layout: &Layout) -> Raster {
     let signs: Vec<bool> = match &transcript.releases {
         Releases::Bits(bits) => bits.iter().map(|&b| b == 1).collect(),
         Releases::Scalars(scalars) => scalars.iter().map(|&x| x > 0.0).collect(),
     };
     let fired = transcript.fires().iter().zip(signs).map(|(&(step, group), plus)| (step, group, plus)).collect();
-    Raster { fired, groups: transcript.settings.groups.len() as u64 }
+    Raster { fired, groups: transcript.settings.groups.len() as u64, blocks: blocks(transcript, layout) }
 }
 
 /// Seconds a call of `step` takes, the first left out (it allocates), over `seconds` or until it says false.
@@ -301,4 +342,15 @@ fn claimed(statement: &Statement) -> Charge {
         _ => None,
     });
     found.unwrap_or(Charge::NonPrivate)
+}
+
+/// The block of every group's first tensor; none where the groups are not of this layout.
+fn blocks(transcript: &Transcript, layout: &Layout) -> Vec<String> {
+    let members = transcript.settings.tune.ids(layout).and_then(|ids| transcript.settings.groups.members(&ids));
+    let place = |group: &Vec<ParamId>| match group.first().map(|&id| layout.spec(id).place) {
+        Some(Place::Block(l)) => format!("block {l}"),
+        Some(Place::Top) => "top".to_owned(),
+        Some(Place::Embedding) | None => "embeddings".to_owned(),
+    };
+    members.map_or_else(|_| Vec::new(), |members| members.iter().map(place).collect())
 }

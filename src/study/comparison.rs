@@ -2,10 +2,15 @@
 
 use super::arm::Outcome;
 use super::figures;
-use super::first::{BATCH, Options, Row};
+use super::first::{BATCH, Options, Row, prompts};
+use super::grid::Spread;
 use super::html::{Cell, Page, Part, Section, Table};
+use super::plot::{Axis, Bar, BarChart, group_and_bit};
 use super::table::{self, thousands};
 use super::world::World;
+use crate::error::Result;
+use crate::model::tokenizer::Tokenizer;
+use serde_json::{Value, json};
 
 /// What was run, for texts.
 pub struct About {
@@ -18,14 +23,19 @@ pub struct About {
     eps: f64,
     delta: f64,
     epochs: u32,
+    insecure: bool,
+    prompts: Vec<String>,
 }
 
 impl About {
-    /// Of these worlds and options.
-    pub fn of(worlds: &[World], o: &Options) -> Self {
+    /// Of these worlds, at least one, and options.
+    pub fn of(worlds: &[World], o: &Options) -> Result<Self> {
         let first = &worlds[0];
         let (members, nonmembers) = (first.members.len(), first.nonmembers.len());
-        Self {
+        let tokenizer = Tokenizer::from_folder(&first.base.folder)?;
+        let texts =
+            tokenizer.map(|t| prompts(first).iter().map(|ids| t.decode(ids)).collect::<Result<_>>()).transpose()?;
+        Ok(Self {
             parameters: first.base.weights.layout.scalars(),
             members,
             nonmembers,
@@ -35,7 +45,43 @@ impl About {
             eps: o.eps,
             delta: o.delta,
             epochs: o.epochs,
-        }
+            insecure: o.insecure_seed.is_some(),
+            prompts: texts.unwrap_or_default(),
+        })
+    }
+
+    /// What was run, in words.
+    fn told(&self) -> String {
+        format!(
+            "A GPT-2-architecture model of {} parameters was fine-tuned on {} invented instruction records by each method over {}, and attacked with {} of \
+             them and of {} records that it never saw. Every candidate became a member by the toss of a coin. The arm with the small batch flips its bits \
+             so that it has DPSGD's (eps, delta) as well. The last arm shows what a leak looks like: it learns a few of the members by heart, \
+             without any privacy. Learning rates were chosen on records that nothing here is measured on.",
+            thousands(self.parameters as u64),
+            thousands(self.members as u64),
+            self.seeds(),
+            thousands(self.attacked as u64),
+            thousands(self.nonmembers as u64),
+        )
+    }
+
+    /// How it was run, fact by fact.
+    fn facts(&self) -> Vec<(String, Value)> {
+        let facts = [
+            ("version", json!(env!("CARGO_PKG_VERSION"))),
+            ("commit", json!(crate::COMMIT.unwrap_or("not known: no release of a repository"))),
+            ("date", json!(today())),
+            ("machine", json!(format!("{}, {} threads", processor(), rayon::current_num_threads()))),
+            ("seeds", json!(if self.seeds == 1 { "1".into() } else { format!("1 to {}", self.seeds) })),
+            ("sampling_and_noise", json!(if self.insecure { "fixed: not private" } else { "secret" })),
+            ("members_of_seed_1", json!(self.members)),
+            ("budget_of_ferret_nats", json!(self.nats)),
+            ("budget_of_dpsgd_epsilon", json!(self.eps)),
+            ("delta", json!(self.delta)),
+            ("passes", json!(self.epochs)),
+            ("batch", json!(BATCH)),
+        ];
+        facts.map(|(name, value)| (name.to_owned(), value)).to_vec()
     }
 
     /// What is about to be done.
@@ -85,8 +131,75 @@ fn statements(rows: &[Row]) -> Vec<Part> {
     rows.iter().filter_map(|row| part(row.outcomes.first()?)).collect()
 }
 
+const GROUPS: &str = "A group is a few of the model's tensors. Now and then a group fires: a random direction u is drawn from a public seed, and of the \
+batch's gradient g nothing leaves but whether it points along u or against it, one bit. The group then takes a small step along u, the way the bit says; \
+a whole run is its seed and its bits.";
+
+/// Mean and range over the seeds, on members and on others.
+fn perplexity(rows: &[Row]) -> String {
+    let mut chart = BarChart::new(
+        "Perplexity, mean and range over seeds",
+        Axis::log("perplexity"),
+        &["members", "held-out records"],
+    );
+    for row in rows {
+        let bar = |of: fn(&Outcome) -> f64| {
+            let Spread { mean, min, max, n, .. } = row.spread(of);
+            Some(Bar { value: mean, interval: (n > 1).then_some([min, max]), bound: None })
+        };
+        chart = chart.row(&row.name, vec![bar(|o| o.train_loss.exp()), bar(|o| o.test_loss.exp())]);
+    }
+    chart.points().svg()
+}
+
+fn pictures(rows: &[Row], first: &[&Outcome]) -> Vec<String> {
+    let mut out = Vec::new();
+    out.extend(figures::against_bits(first));
+    out.extend(figures::against_gradients(first));
+    out.push(perplexity(rows));
+    out.extend(figures::roc(first));
+    out.push(figures::advantage(first));
+    out.extend(figures::rasters(first));
+    out.extend(figures::time(first));
+    out
+}
+
+/// What each model says after the same prompts.
+fn samples(rows: &[Row], about: &About) -> Vec<Part> {
+    let table = |(i, prompt): (usize, &String)| {
+        let said = |row: &Row| {
+            let text = row.outcomes.first()?.says.get(i)?;
+            Some(vec![row.name.clone().into(), text.trim().into()])
+        };
+        Part::Table(Table {
+            caption: format!("After \u{201c}{}\u{201d}", prompt.split_whitespace().collect::<Vec<_>>().join(" ")),
+            titles: vec!["method".into(), "goes on with".into()],
+            rows: rows.iter().filter_map(said).collect(),
+        })
+    };
+    about.prompts.iter().enumerate().map(table).collect()
+}
+
+/// Everything that the page's numbers come from, for programs.
+fn data(rows: &[Row], about: &About) -> String {
+    let run = |(seed, o): (usize, &Outcome)| {
+        json!({
+            "seed": seed + 1, "train_perplexity": o.train_loss.exp(), "test_perplexity": o.test_loss.exp(), "auc": o.attack.auc,
+            "auc_interval": o.attack.auc_ci, "advantage": o.attack.advantage, "advantage_interval": o.attack.advantage_ci,
+            "advantage_bound": o.bound.why_not().is_none().then(|| o.bound.advantage()), "bits": o.bits, "record_gradients": o.sample_gradients,
+            "seconds": o.seconds, "guarantees": o.guarantees, "curve": o.curve, "roc": o.roc.curve(), "says": o.says,
+        })
+    };
+    let row = |row: &Row| {
+        let runs: Vec<Value> = row.outcomes.iter().enumerate().map(run).collect();
+        json!({ "method": row.name, "learning_rate": row.learning_rate, "runs": runs })
+    };
+    let rows: Vec<Value> = rows.iter().map(row).collect();
+    json!({ "about": about.facts().into_iter().collect::<serde_json::Map<_, _>>(), "methods": rows }).to_string()
+}
+
 /// The page.
-pub fn page(rows: &[Row], about: &About, o: &Options) -> Page {
+pub fn page(rows: &[Row], about: &About) -> Page {
     let section = |id: &str, title: &str, parts| Section { id: id.into(), title: title.into(), parts };
     let methods = Table {
         caption: "Every method. A click on a column's head sorts by it.".into(),
@@ -94,42 +207,88 @@ pub fn page(rows: &[Row], about: &About, o: &Options) -> Page {
         rows: rows.iter().map(|row| table::cells(row).into_iter().map(cell).collect()).collect(),
     };
     let first: Vec<&Outcome> = rows.iter().filter_map(|row| row.outcomes.first()).collect();
+    let said = "One released bit, a batch of its own: the most it can tell about any one record, given all others, by how often it is flipped.";
+    let facts = about.facts().into_iter().map(|(name, value)| {
+        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        vec![name.replace('_', " ").into(), value.into()]
+    });
+    let facts = Table { caption: String::new(), titles: vec!["what".into(), "is".into()], rows: facts.collect() };
+    let links = [
+        ("The library's documentation", "https://docs.rs/ferret-engine"),
+        ("The crate", "https://crates.io/crates/ferret-engine"),
+    ];
+    let repeat = "All budgets, tables beside the paper's and verdicts: `ferret study --grid paper`. Other readings of the algorithm: `--grid readings`. The \
+                  comparison at equal (eps, delta): `--grid true-dp`; at equal nats: `--grid equal-nats`.";
     Page {
         title: "ferret: private fine-tuning, side by side".into(),
-        intro: vec![
-            table::finding(rows),
-            format!(
-                "A GPT-2-architecture model of {} parameters was fine-tuned on {} invented instruction records by each method over {}, and \
-                 attacked with {} of them and of {} records that it never saw. Every candidate became a member by the toss of a coin.",
-                thousands(about.parameters as u64),
-                thousands(about.members as u64),
-                about.seeds(),
-                thousands(about.attacked as u64),
-                thousands(about.nonmembers as u64),
-            ),
-            format!(
-                "FERRET's budget was {} nats of mutual information, DPSGD's (eps, delta) = ({}, {:e}); {} passes over the records. The arm with the small batch flips its bits so that it has DPSGD's (eps, delta) as well. The last arm shows what a leak looks \
-                 like: it learns a few of the members by heart, without any privacy. Learning rates were chosen on records that nothing here is \
-                 measured on.",
-                o.nats, o.eps, o.delta, o.epochs
-            ),
-        ],
+        intro: vec![table::finding(rows), about.told()],
         sections: vec![
-            section("table", "Every method, side by side", vec![Part::Table(methods), Part::Prose(about.under_the_table())]),
-            section("pictures", "Pictures", vec![Part::Plots(figures::all(&first))]),
+            section(
+                "table",
+                "Every method, side by side",
+                vec![Part::Table(methods), Part::Prose(about.under_the_table())],
+            ),
+            section("pictures", "What was learnt, and what it gave away", vec![Part::Plots(pictures(rows, &first))]),
+            section(
+                "group",
+                "What a group and a bit are",
+                vec![
+                    Part::Prose(GROUPS.into()),
+                    Part::Plots(vec![group_and_bit(), figures::nats_a_bit(about.members as u64)]),
+                    Part::Prose(said.into()),
+                ],
+            ),
+            section("samples", "What the models say", samples(rows, about)),
             section("privacy", "What each run promises", statements(rows)),
             section(
                 "repeat",
-                "How to repeat it",
+                "How it was run, and how to repeat it",
                 vec![
+                    Part::Table(facts),
                     Part::Code("cargo run --release".into()),
-                    Part::Prose(
-                        "All budgets, tables beside the paper's and verdicts: `ferret study --grid paper`. Other readings of the algorithm: `--grid readings`. \
-                         The comparison at equal (eps, delta): `--grid true-dp`; at equal nats: `--grid equal-nats`."
-                            .into(),
-                    ),
+                    Part::Prose(repeat.into()),
+                    Part::Data { name: "ferret-report.json".into(), json: data(rows, about) },
+                    Part::Links(links.map(|(text, to)| (text.to_owned(), to.to_owned())).to_vec()),
                 ],
             ),
         ],
+    }
+}
+
+/// Today, as `2026-11-17`, by the system's clock in UTC.
+fn today() -> String {
+    let days = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400);
+    date(days as i64)
+}
+
+/// The date so many days after 1970-01-01 (the civil calendar from days, in eras of 400 years that begin in March).
+fn date(days: i64) -> String {
+    let z = days + 719_468;
+    let (era, day) = (z.div_euclid(146_097), z.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let (d, m) = (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    format!("{:04}-{m:02}-{d:02}", year + era * 400 + i64::from(m <= 2))
+}
+
+/// The processor's name where the system tells it.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':').map(|n| n.1.trim().to_owned()));
+    name.unwrap_or_else(|| format!("{} on {}", std::env::consts::ARCH, std::env::consts::OS))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_become_dates() {
+        for (days, text) in
+            [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_774, "2026-11-17"), (-1, "1969-12-31")]
+        {
+            assert_eq!(date(days), text);
+        }
     }
 }

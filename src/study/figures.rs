@@ -2,19 +2,17 @@
 
 use super::arm::Outcome;
 use super::plot::{self, Axis, Bar, BarChart, Chart, Fired, Series};
-use crate::privacy::guarantee::Guarantee;
 use crate::privacy::mi;
 
-/// Every figure that the outcomes have data for, in the order of a report.
+/// Every figure that the outcomes have data for, in the order of a report: what is learnt for what is given away first.
 pub fn all(outcomes: &[&Outcome]) -> Vec<String> {
-    let mut out = vec![perplexity(outcomes)];
-    out.extend(perplexity_against_budget(outcomes));
-    out.extend(loss_curves(outcomes));
+    let mut out = Vec::new();
+    out.extend(against_bits(outcomes));
+    out.extend(against_gradients(outcomes));
     out.extend(roc(outcomes));
+    out.push(perplexity(outcomes));
     out.push(advantage(outcomes));
     out.extend(time(outcomes));
-    out.extend(bits(outcomes));
-    out.extend(gradients(outcomes));
     out.extend(rasters(outcomes));
     out
 }
@@ -26,7 +24,7 @@ fn trained<'a>(outcomes: &'a [&'a Outcome]) -> impl Iterator<Item = (usize, &'a 
 
 /// Perplexity on members and on non-members, a row a method.
 pub fn perplexity(outcomes: &[&Outcome]) -> String {
-    let mut chart = BarChart::new("Perplexity", Axis::log("perplexity"), &["members", "non-members"]);
+    let mut chart = BarChart::new("Perplexity", Axis::log("perplexity"), &["members", "non-members"]).points();
     for o in outcomes {
         chart = chart.row(&o.name, vec![Some(o.train_loss.exp().into()), Some(o.test_loss.exp().into())]);
     }
@@ -69,64 +67,6 @@ pub fn budget_lines(
     chart.svg()
 }
 
-/// Test perplexity against what was spent, a figure for each unit that occurs: nats of mutual information and (eps, delta)
-/// never share an axis. Outcomes of one name form one line. The base model and methods that promise nothing are level
-/// lines.
-pub fn perplexity_against_budget(outcomes: &[&Outcome]) -> Vec<String> {
-    type Spent = fn(&Guarantee) -> Option<f64>;
-    let nats: Spent = |g| match g {
-        Guarantee::MutualInformation { nats } => Some(*nats),
-        _ => None,
-    };
-    let eps: Spent = |g| match g {
-        Guarantee::EpsDelta { eps, .. } => Some(*eps),
-        _ => None,
-    };
-    let deltas: Vec<f64> = {
-        let all = outcomes.iter().flat_map(|o| &o.guarantees).filter_map(|g| match g {
-            Guarantee::EpsDelta { delta, .. } => Some(*delta),
-            _ => None,
-        });
-        let mut all: Vec<f64> = all.collect();
-        all.sort_by(f64::total_cmp);
-        all.dedup();
-        all
-    };
-    let at = if let [delta] = deltas[..] { format!("eps at delta {delta:e}") } else { "eps".to_owned() };
-    let references: Vec<(String, f64)> = outcomes
-        .iter()
-        .filter(|o| !o.guarantees.iter().any(Guarantee::is_private))
-        .map(|o| (o.name.clone(), o.test_loss.exp()))
-        .collect();
-    let units = [
-        ("Test perplexity against nats spent", "mutual information with a record [nats]".to_owned(), nats),
-        ("Test perplexity against eps spent", at, eps),
-    ];
-    let figure = |(title, unit, spent): (&str, String, Spent)| {
-        let mut lines: Vec<BudgetLine> = Vec::new();
-        // Every trained method takes its place, so that colours stay those of the other figures.
-        for (_, o) in trained(outcomes) {
-            let point = o.guarantees.iter().find_map(spent).map(|x| {
-                let y = o.test_loss.exp();
-                (x, y, y, y)
-            });
-            match lines.iter_mut().find(|l| l.name == o.name) {
-                Some(line) => line.points.extend(point),
-                None => lines.push(BudgetLine { name: o.name.clone(), points: point.into_iter().collect() }),
-            }
-        }
-        for line in &mut lines {
-            line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-            if line.points.is_empty() {
-                line.name.clear();
-            }
-        }
-        let any = lines.iter().any(|l| !l.points.is_empty());
-        any.then(|| budget_lines(title, &unit, Axis::log("test perplexity"), &lines, &references))
-    };
-    units.into_iter().filter_map(figure).collect()
-}
-
 /// What a bit costs: nats a bit against the probability of a flip, for three batch sizes of `records` records, a batch of its own for each
 /// bit. The paper's s ln 2 is level beside each: it knows of no flips.
 pub fn nats_a_bit(records: u64) -> String {
@@ -153,13 +93,46 @@ pub fn nats_a_bit(records: u64) -> String {
 
 /// Perplexity on held-out records over the run.
 pub fn loss_curves(outcomes: &[&Outcome]) -> Option<String> {
-    let mut chart = Chart::new("Held-out perplexity over the run")
+    let chart = Chart::new("Held-out perplexity over the run")
         .x(Axis::linear("share of the run").range(0.0, 1.0))
         .y(Axis::log("perplexity on held-out records"));
+    curves(chart, outcomes, |_, share| Some(share))
+}
+
+/// The share of its releases that a run has made at a share of its steps; the same where it does not release by bits.
+fn released(o: &Outcome, share: f64) -> f64 {
+    let Some(raster) = o.fired.as_ref().filter(|r| !r.fired.is_empty()) else { return share };
+    let before = raster.fired.iter().filter(|f| f64::from(f.0) < share * o.steps.1 as f64).count();
+    before as f64 / raster.fired.len() as f64
+}
+
+/// Perplexity on held-out records against the bits released so far, of the methods that release bits.
+pub fn against_bits(outcomes: &[&Outcome]) -> Option<String> {
+    let chart = Chart::new("Held-out perplexity against bits released")
+        .x(Axis::log("bits released so far"))
+        .y(Axis::log("perplexity on held-out records"));
+    curves(chart, outcomes, |o, share| Some(released(o, share) * o.bits? as f64).filter(|bits| *bits > 0.0))
+}
+
+/// Perplexity on held-out records against the record gradients computed so far.
+pub fn against_gradients(outcomes: &[&Outcome]) -> Option<String> {
+    let chart = Chart::new("Held-out perplexity against gradients computed")
+        .x(Axis::linear("record gradients so far").whole())
+        .y(Axis::log("perplexity on held-out records"));
+    curves(chart, outcomes, |o, share| Some(released(o, share) * o.sample_gradients as f64))
+}
+
+/// A line a trained method: its curve, placed by `x` of the share of the run.
+fn curves(mut chart: Chart, outcomes: &[&Outcome], x: impl Fn(&Outcome, f64) -> Option<f64>) -> Option<String> {
     let mut any = false;
-    for (colour, o) in trained(outcomes).filter(|(_, o)| !o.curve.is_empty()) {
-        let points = o.curve.iter().map(|&(x, loss)| (x, loss.exp())).collect();
-        chart = chart.series(Series::line(&o.name, points).markers().colour(colour));
+    for (colour, o) in trained(outcomes) {
+        let place = |&(share, loss): &(f64, f64)| Some((x(o, share)?, loss.exp()));
+        let points: Vec<(f64, f64)> = o.curve.iter().filter_map(place).collect();
+        if points.len() < 2 {
+            continue;
+        }
+        let line = Series::line(&o.name, points).colour(colour);
+        chart = chart.series(if o.curve.len() <= 12 { line.markers() } else { line.sparse_markers(6) });
         any = true;
     }
     any.then(|| chart.svg())
@@ -183,7 +156,8 @@ pub fn advantage(outcomes: &[&Outcome]) -> String {
         "The attack's advantage and its bound",
         Axis::linear("advantage (largest TPR \u{2212} FPR)").range(0.0, 1.0),
         &["advantage, 95 % interval"],
-    );
+    )
+    .points();
     for o in outcomes {
         let bound = o.bound.why_not().is_none().then(|| o.bound.advantage());
         let bar = Bar { value: o.attack.advantage, interval: Some(o.attack.advantage_ci), bound };
@@ -209,28 +183,33 @@ pub fn time(outcomes: &[&Outcome]) -> Option<String> {
     bars("Time of training", Axis::linear("seconds"), outcomes, |o| Some(o.seconds))
 }
 
-/// Bits released, of the methods that release nothing else.
-pub fn bits(outcomes: &[&Outcome]) -> Option<String> {
-    bars("Bits released", Axis::linear("bits").whole(), outcomes, |o| o.bits.map(|b| b as f64))
-}
-
 /// Records whose gradient was computed.
 pub fn gradients(outcomes: &[&Outcome]) -> Option<String> {
     bars("Record gradients computed", Axis::linear("gradients").whole(), outcomes, |o| Some(o.sample_gradients as f64))
 }
 
-/// Which group fired when, a figure for each run that released bits.
-pub fn rasters(outcomes: &[&Outcome]) -> Vec<String> {
-    let figure = |o: &Outcome| {
-        let raster = o.fired.as_ref()?;
-        let fired: Vec<Fired> = raster
-            .fired
-            .iter()
-            .map(|&(step, group, plus)| Fired { step: step.into(), group: group.into(), plus })
-            .collect();
-        Some(plot::raster(&format!("Which group fired when: {}", o.name), o.steps.1, raster.groups, &fired))
-    };
-    outcomes.iter().copied().filter_map(figure).collect()
+/// Which block fired when, and what that did to the loss: the run that was measured most often, of those that released bits.
+pub fn rasters(outcomes: &[&Outcome]) -> Option<String> {
+    let o = outcomes.iter().filter(|o| o.fired.is_some()).max_by_key(|o| o.curve.len())?;
+    let raster = o.fired.as_ref()?;
+    let named = raster.blocks.len() as u64 == raster.groups;
+    let mut rows: Vec<String> = Vec::new();
+    let mut fired = Vec::new();
+    let mut row_of = Vec::new();
+    for group in 0..raster.groups {
+        let name = if named { raster.blocks[group as usize].clone() } else { format!("group {group}") };
+        let row = rows.iter().position(|r| *r == name).unwrap_or_else(|| {
+            rows.push(name);
+            rows.len() - 1
+        });
+        row_of.push(row as u64);
+    }
+    for &(step, group, plus) in &raster.fired {
+        fired.push(Fired { step: step.into(), row: row_of.get(group as usize).copied().unwrap_or(0), plus });
+    }
+    let curve: Vec<(f64, f64)> = o.curve.iter().map(|&(at, loss)| (at * o.steps.1 as f64, loss.exp())).collect();
+    let title = format!("Which block fired when, and what it did: {}", o.name);
+    Some(plot::raster(&title, o.steps.1, &rows, &fired, &curve))
 }
 
 #[cfg(test)]

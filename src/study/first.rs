@@ -4,6 +4,7 @@ use super::arm::{Arm, Measure, Outcome, Reference};
 use super::grid::Spread;
 use super::settings::{self, Choices};
 use super::world::World;
+use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::method::ferret::{MaskKind, Settings};
 use crate::method::groups::Grouping;
@@ -136,6 +137,15 @@ const MEASURING: u64 = 700;
 /// Held-out records on the loss curves.
 const ON_CURVE: usize = 50;
 
+/// The arm whose first run is measured after every bit.
+const WATCHED: &str = "FERRET-MAX";
+
+/// The prompts of three held-out records: what stands before their responses.
+pub fn prompts(world: &World) -> Vec<Vec<u32>> {
+    let prompt = |e: &Example| e.ids[..e.learn.iter().position(|l| *l).unwrap_or(0)].to_vec();
+    world.nonmembers.iter().map(prompt).filter(|ids| !ids.is_empty()).take(3).collect()
+}
+
 /// A run of one arm on one seed.
 struct Job<'a> {
     arm: Arm,
@@ -157,13 +167,21 @@ pub fn run(
     tell: &(dyn Fn(f64) -> Result<()> + Sync),
     done: &(dyn Fn(u64, &Outcome) + Sync),
 ) -> Result<Vec<Row>> {
-    let measure = |world| Measure { world, audited: o.audited, on_curve: ON_CURVE };
+    let prompts: Vec<Vec<u32>> = worlds.first().map_or_else(Vec::new, |world| prompts(world));
+    let measure = |world, seed: usize, name: &str| Measure {
+        world,
+        audited: o.audited,
+        on_curve: ON_CURVE,
+        // One run is watched bit by bit, and the first seed's models are asked to speak.
+        every_step: seed == 0 && name == WATCHED,
+        prompts: if seed == 0 { &prompts } else { &[] },
+    };
     let (few, last): (Vec<World>, Vec<Arm>) =
         worlds.iter().zip(1..).map(|(world, seed)| by_heart(world, o, seed)).unzip();
     let mut jobs = Vec::new();
     let mut rows: Vec<Row> = Vec::new();
     for (seed, (world, (small, last))) in worlds.iter().zip(few.iter().zip(last)).enumerate() {
-        let reference = measure(world).reference()?;
+        let reference = measure(world, seed, "").reference()?;
         let mut all: Vec<(Arm, &World, Reference)> =
             arms(world, o, seed as u64 + 1)?.into_iter().map(|arm| (arm, world, reference.clone())).collect();
         all.push((last, small, reference.of_first(small.members.len())));
@@ -202,7 +220,11 @@ pub fn run(
                 ),
                 None => Secret::from_system()?,
             };
-            let run = || job.arm.run(&measure(job.world), &job.reference, &secret, |share| told(0.9 * share));
+            let run = || {
+                job.arm.run(&measure(job.world, job.seed, &job.arm.name), &job.reference, &secret, |share| {
+                    told(0.9 * share)
+                })
+            };
             let outcome = pool.install(run)?;
             told(1.0)?;
             done(job.seed as u64 + 1, &outcome);

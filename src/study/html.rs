@@ -68,6 +68,15 @@ pub enum Part {
     },
     /// Commands or other text set as code.
     Code(String),
+    /// Links: what is said, and where it leads. They are followed only by a click.
+    Links(Vec<(String, String)>),
+    /// What the page knows, as JSON, behind a button that saves it.
+    Data {
+        /// The file's name.
+        name: String,
+        /// The JSON.
+        json: String,
+    },
 }
 
 /// A table; every row has as many cells as there are titles (missing ones are left empty).
@@ -232,6 +241,23 @@ fn write_part(out: &mut String, part: &Part) {
                 escape(text.trim_end())
             );
         }
+        Part::Links(links) => {
+            *out += "<ul class=\"links\">\n";
+            for (text, to) in links {
+                let _ = writeln!(out, "<li><a href=\"{}\" rel=\"noreferrer\">{}</a></li>", escape(to), escape(text));
+            }
+            *out += "</ul>\n";
+        }
+        Part::Data { name, json } => {
+            // Nothing in a string of JSON needs a `<`: written otherwise, it cannot end the element.
+            let _ = writeln!(
+                out,
+                "<p class=\"data\"><button type=\"button\" data-name=\"{}\">Save everything as JSON</button></p>\n<script \
+                 type=\"application/json\" class=\"data\">{}</script>",
+                escape(name),
+                json.replace('<', "\\u003c")
+            );
+        }
         Part::Code(text) => {
             let _ = writeln!(out, "<pre><code>{}</code></pre>", escape(text.trim_end()));
         }
@@ -250,7 +276,7 @@ fn write_table(out: &mut String, table: &Table) {
         let chosen: Vec<&str> = classes.iter().filter(|c| c.1).map(|c| c.0).collect();
         if chosen.is_empty() { String::new() } else { format!(" class=\"{}\"", chosen.join(" ")) }
     };
-    // Focusable, so that the arrow keys scroll what a narrow screen cuts off.
+    // Focusable, so that the arrow keys scroll what is cut off; narrow screens show a card a row.
     let caption = escape(&table.caption);
     let _ = write!(
         out,
@@ -278,7 +304,8 @@ fn write_table(out: &mut String, table: &Table) {
                 Some(x) => format!(" data-sort=\"{x}\""),
                 None => String::new(),
             };
-            let _ = write!(out, "<td{class}{sort}>{}</td>", escape(&cell.text));
+            let title = escape(&table.titles[column]);
+            let _ = write!(out, "<td{class}{sort} data-title=\"{title}\">{}</td>", escape(&cell.text));
         }
         *out += "</tr>\n";
     }
@@ -345,7 +372,7 @@ mod tests {
         let mut out = String::new();
         write_table(&mut out, &table);
         assert_eq!(out.matches("<td").count(), 6);
-        assert!(out.contains("<td class=\"n alarm\" data-sort=\"0.4\">"));
+        assert!(out.contains("<td class=\"n alarm\" data-sort=\"0.4\" data-title=\"b\">"));
         assert!(!out.contains("NaN"));
     }
 

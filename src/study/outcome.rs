@@ -45,6 +45,8 @@ pub struct Outcome {
     pub candidates: (u64, u64),
     /// The attack's scores of members and of non-members, larger meaning member.
     pub scores: (Vec<f32>, Vec<f32>),
+    /// What the model says after the prompts of held-out records, greedily; where it was asked.
+    pub says: Vec<String>,
 }
 
 /// Which group fired when.
@@ -54,6 +56,9 @@ pub struct Raster {
     pub fired: Vec<(u32, u32, bool)>,
     /// Number of groups.
     pub groups: u64,
+    /// The block of every group's first tensor, where it is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<String>,
 }
 
 /// An [`Outcome`] as it is stored: what follows from the scores and the charge is left out.
@@ -123,6 +128,7 @@ impl Stored {
             charge: self.charge,
             candidates: self.candidates,
             scores: (self.members, self.nonmembers),
+            says: Vec::new(),
         })
     }
 }

@@ -24,12 +24,14 @@
 mod axis;
 mod bars;
 mod chart;
+mod drawing;
 mod page;
 mod raster;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarChart};
 pub use chart::{Chart, Series};
+pub use drawing::group_and_bit;
 pub use raster::{Fired, raster};
 
 /// A receiver operating characteristic: attacks' curves, bounds' curves dashed, the diagonal of chance, on square axes.

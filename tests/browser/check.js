@@ -68,6 +68,18 @@ addEventListener('load', () => {
     found.tables.push({ caption: table.caption ? table.caption.textContent : '', columns });
   }
 
+  // No table needs to be pushed sideways.
+  found.sideways = [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1)
+    .map(e => e.textContent.slice(0, 40) + ': ' + e.scrollWidth + ' of ' + e.clientWidth);
+  // What the buttons would save.
+  const saved = [];
+  URL.createObjectURL = blob => { saved.push([blob.type, blob.size]); return 'data:,'; };
+  HTMLAnchorElement.prototype.click = () => {};
+  document.querySelectorAll('.save, .data button').forEach(button => button.click());
+  found.saved = saved;
+  const data = document.querySelector('script.data');
+  found.methods = data ? JSON.parse(data.textContent).methods.map(m => m.method) : [];
+
   const details = [...document.querySelectorAll('details')];
   found.closed = details.every(d => !d.open);
   details.forEach(d => d.querySelector('summary').click());

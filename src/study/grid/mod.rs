@@ -147,7 +147,6 @@ impl Grid {
                 budgets: vec![0.1, 0.5, 1.0, 2.0],
                 epochs: vec![3],
                 batches: vec![50, 1],
-                tune_cells: true,
                 matched: false,
                 ..paper
             },

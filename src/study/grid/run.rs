@@ -181,7 +181,9 @@ impl<'a> Runner<'a> {
             return Err(Error::usage("the coins left no member or no non-member: give more candidates"));
         }
         let clock = Instant::now();
-        let reference = Measure { world: &world, audited: spec.audited, on_curve: ON_CURVE }.reference()?;
+        let reference =
+            Measure { world: &world, audited: spec.audited, on_curve: ON_CURVE, every_step: false, prompts: &[] }
+                .reference()?;
         let measuring = clock.elapsed().as_secs_f64();
         let place = Arc::new(Place { world, reference, measuring });
         worlds.insert(key, place.clone());
@@ -291,7 +293,8 @@ impl<'a> Runner<'a> {
             }
             None => Secret::from_system()?,
         };
-        let measure = Measure { world: &place.world, audited: spec.audited, on_curve: ON_CURVE };
+        let measure =
+            Measure { world: &place.world, audited: spec.audited, on_curve: ON_CURVE, every_step: false, prompts: &[] };
         let outcome = match arm.run(&measure, &place.reference, &secret, tell) {
             // Weights that overflow are a result of their learning rate.
             Err(Error::Diverged(why)) => Err(why),

@@ -22,5 +22,36 @@ for (const table of document.querySelectorAll('table')) {
     body.append(...rows.map(([, row]) => row));
   }));
 }
+// What a page says can be saved: each table as CSV and JSON, everything as JSON.
+const save = (name, type, text) => {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+};
+const said = cell => cell.textContent.trim();
+const quoted = text => /[",\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
+document.querySelectorAll('table').forEach((table, index) => {
+  const titles = [...table.tHead.rows[0].cells].map(said);
+  const rows = () => [...table.tBodies[0].rows].map(row => [...row.cells].map(said));
+  const forms = {
+    CSV: () => ['text/csv', [titles, ...rows()].map(row => row.map(quoted).join(',')).join('\n') + '\n'],
+    JSON: () => ['application/json', JSON.stringify(rows().map(row => Object.fromEntries(row.map((c, i) => [titles[i], c]))), null, 1)],
+  };
+  const place = document.createElement('p');
+  place.className = 'saves';
+  for (const [form, make] of Object.entries(forms)) {
+    const button = document.createElement('button');
+    button.type = 'button';
+    button.className = 'save';
+    button.textContent = 'Save as ' + form;
+    button.addEventListener('click', () => save(`table-${index + 1}.${form.toLowerCase()}`, ...make()));
+    place.append(button);
+  }
+  table.parentElement.append(place);
+});
+document.querySelectorAll('.data button').forEach((button, index) => button.addEventListener('click', () =>
+  save(button.dataset.name, 'application/json', document.querySelectorAll('script.data')[index].textContent)));
 // Paper has no folds.
 addEventListener('beforeprint', () => document.querySelectorAll('details').forEach(d => { d.open = true; }));

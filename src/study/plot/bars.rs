@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::axis::{Axis, Scale, short};
 use super::page::{
-    Area, COLOURS, Key, Swatch, TEXT, TICK, document, escape, heading, identity, legend, px, text_width,
+    Area, COLOURS, Key, Swatch, TEXT, TICK, document, escape, heading, identity, legend, marker, px, text_width,
 };
 
 /// A bar, with an interval around its end and a bound beside it.
@@ -32,6 +32,7 @@ pub struct BarChart {
     series: Vec<String>,
     rows: Vec<(String, Vec<Option<Bar>>)>,
     width: f64,
+    points: bool,
 }
 
 impl BarChart {
@@ -40,7 +41,14 @@ impl BarChart {
     pub fn new(title: impl Into<String>, axis: Axis, series: &[&str]) -> Self {
         let axis = if axis.scale == Scale::Linear { axis.from_zero() } else { axis };
         let series = series.iter().map(|s| (*s).to_owned()).collect();
-        Self { title: title.into(), axis, series, rows: Vec::new(), width: 440.0 }
+        Self { title: title.into(), axis, series, rows: Vec::new(), width: 440.0, points: false }
+    }
+
+    /// Draw points with their intervals instead of bars, whose length says nothing on a logarithmic axis. Values stand in a column of their own at
+    /// the right, never beside a bound.
+    pub fn points(mut self) -> Self {
+        self.points = true;
+        self
     }
 
     /// Add a row; a missing bar is `None`.
@@ -59,7 +67,8 @@ impl BarChart {
         let x = self.axis.settle(values);
         let mut keys: Vec<Key> = Vec::new();
         for (index, name) in self.series.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
-            keys.push(Key { name: name.clone(), class: format!("fp-c{}", index % COLOURS), swatch: Swatch::Box });
+            let swatch = if self.points { Swatch::Marker(index, false) } else { Swatch::Box };
+            keys.push(Key { name: name.clone(), class: format!("fp-c{}", index % COLOURS), swatch });
         }
         if bars().any(|bar| bar.bound.is_some()) {
             keys.push(Key { name: "bound".into(), class: "fp-ink".into(), swatch: Swatch::Mark });
@@ -100,11 +109,14 @@ impl BarChart {
                 let Some(bar) = bar.filter(|bar| bar.value.is_finite()) else { continue };
                 let y = row_top + thick * series as f64;
                 let name = self.series.get(series).map_or("", String::as_str);
-                let _ = writeln!(
-                    body,
-                    "{}",
-                    draw(&bar, label, name, series, base, y, thick, |v| area.x(&x, v).max(area.left))
-                );
+                let at = |v| area.x(&x, v).clamp(area.left, area.left + area.width);
+                let drawn = if self.points {
+                    let line = px(area.left + area.width + 8.0);
+                    dot(&bar, &tip(&bar, label, name), series, y + 0.5 * thick, &line, at)
+                } else {
+                    draw(&bar, &tip(&bar, label, name), series, base, y, thick, at)
+                };
+                let _ = writeln!(body, "{drawn}");
             }
         }
         let axis = format!("<path class=\"fp-axis\" d=\"M{} {}V{}\"/>\n", px(base), px(area.top), px(bottom));
@@ -117,32 +129,45 @@ impl BarChart {
         let id = identity(&format!("{}{head}{body}", self.title));
         let body = format!("{head}{legend}<path class=\"fp-grid\" d=\"{grid}\"/>\n{body}{axis}{label}");
         let names: Vec<&str> = self.rows.iter().map(|row| row.0.as_str()).collect();
-        let description = format!("Bars of {} for {}.", self.axis.label, names.join(", "));
+        let description =
+            format!("{} of {} for {}.", if self.points { "Points" } else { "Bars" }, self.axis.label, names.join(", "));
         document(&id, self.width, height, &self.title, &description, &body)
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-fn draw(
-    bar: &Bar,
-    label: &str,
-    name: &str,
-    series: usize,
-    base: f64,
-    y: f64,
-    thick: f64,
-    x: impl Fn(f64) -> f64,
-) -> String {
-    let end = x(bar.value);
-    let (from, width) = (base.min(end), (end - base).abs().max(0.5));
-    let text = short(bar.value);
-    let mut tip = format!("{label}{}{name}: {text}", if name.is_empty() { "" } else { ", " });
+/// What a pointer on a bar tells.
+fn tip(bar: &Bar, label: &str, name: &str) -> String {
+    let mut tip = format!("{label}{}{name}: {}", if name.is_empty() { "" } else { ", " }, short(bar.value));
     if let Some([low, high]) = bar.interval {
         let _ = write!(tip, " ({} to {})", short(low), short(high));
     }
     if let Some(bound) = bar.bound {
         let _ = write!(tip, ", bound {}", short(bound));
     }
+    tip
+}
+
+/// A point at height `y` with its interval, its bound, and its value at `column`.
+fn dot(bar: &Bar, tip: &str, series: usize, y: f64, column: &str, x: impl Fn(f64) -> f64) -> String {
+    let mut out = format!("<g class=\"fp-c{}\">", series % COLOURS);
+    if let Some([low, high]) = bar.interval.filter(|i| i[0].is_finite() && i[1].is_finite()) {
+        let (low, high, cap) = (px(x(low)), px(x(high)), px(y - 3.0));
+        let _ = write!(out, "<path class=\"fp-x\" d=\"M{low} {}H{high}M{low} {cap}v6M{high} {cap}v6\"/>", px(y));
+    }
+    let shape = marker(series, x(bar.value), y);
+    let _ = write!(out, "<path class=\"fp-p\" d=\"{shape}\"><title>{}</title></path></g>", escape(tip));
+    if let Some(bound) = bar.bound.filter(|b| b.is_finite()) {
+        let _ = write!(out, "<path class=\"fp-l fp-ink\" d=\"M{} {}v13\"/>", px(x(bound)), px(y - 6.5));
+    }
+    let text = short(bar.value);
+    let _ = write!(out, "<text class=\"fp-t\" x=\"{column}\" y=\"{}\">{text}</text>", px(y + 4.0));
+    out
+}
+
+fn draw(bar: &Bar, tip: &str, series: usize, base: f64, y: f64, thick: f64, x: impl Fn(f64) -> f64) -> String {
+    let end = x(bar.value);
+    let (from, width) = (base.min(end), (end - base).abs().max(0.5));
+    let text = short(bar.value);
     let middle = px(y + 0.5 * thick);
     let mut out = format!(
         "<g class=\"fp-c{}\"><rect class=\"fp-p\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"2\"><title>{}</title></rect></g>",
@@ -151,7 +176,7 @@ fn draw(
         px(y + 1.0),
         px(width),
         px(thick - 2.0),
-        escape(&tip)
+        escape(tip)
     );
     let mut right = end.max(base);
     if let Some([low, high]) = bar.interval.filter(|i| i[0].is_finite() && i[1].is_finite()) {

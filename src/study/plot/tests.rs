@@ -84,7 +84,7 @@ fn charts_are_well_formed_whatever_the_data() {
         assert!(svg.contains("&lt;tags&gt; &amp; more"));
     }
     tags(&Chart::new("").svg());
-    tags(&raster("empty", 0, 0, &[]));
+    tags(&raster("empty", 0, &[], &[], &[]));
     tags(&BarChart::new("none", Axis::linear("v"), &[""]).svg());
 }
 
@@ -121,13 +121,14 @@ fn roc_draws_chance_attacks_and_bounds() {
 
 #[test]
 fn raster_draws_each_bit_once() {
-    let bits: Vec<Fired> = (0..50).map(|i| Fired { step: i * 7 % 100, group: i % 9, plus: i % 5 < 3 }).collect();
-    let svg = raster("fired", 100, 9, &bits);
+    let nine: Vec<String> = (0..9).map(|i| format!("block {i}")).collect();
+    let bits: Vec<Fired> = (0..50).map(|i| Fired { step: i * 7 % 100, row: i % 9, plus: i % 5 < 3 }).collect();
+    let svg = raster("fired", 100, &nine, &bits, &[(0.0, 9.0), (50.0, 3.0)]);
     tags(&svg);
     assert!(svg.contains("+1 (30 bits)") && svg.contains("(20 bits)"));
     assert_eq!(svg.matches("z").count() - svg.matches("font-size").count(), 50);
     // Bits that lie outside are not drawn.
-    let outside = raster("fired", 100, 9, &[Fired { step: 100, group: 0, plus: true }]);
+    let outside = raster("fired", 100, &nine, &[Fired { step: 100, row: 0, plus: true }], &[]);
     assert!(outside.contains("+1 (0 bits)"));
 }
 
