@@ -188,7 +188,7 @@ fn check(found: &Value, look: Look) {
 
     assert_eq!(found["statements"], 7);
     assert!(found["closed"] == true && found["opened"] == true);
-    assert_eq!(found["links"], serde_json::json!([true; 8]));
+    assert_eq!(found["links"], serde_json::json!(vec![true; 8]));
 }
 
 /// Sorting as the reader sees it; the first word of a cell is its number if it has one.

@@ -178,7 +178,7 @@ fn nats_and_epsilon_never_share_a_name() {
     }
     let dense = json(&format!("plan --method dpsgd --dp-epsilon 0.5 --delta 1e-5 {PAPER}"));
     assert_eq!(number(&dense, "epsilon"), 0.5);
-    assert!(number(&dense, "nats") < 0.1);
+    assert!(number(&dense, "nats_spent") < 0.1);
     // An epsilon and a setting have different keys too.
     let found = json("account --mechanism gaussian --sampling-rate 0.005 --steps 100 --epsilon 1 --delta 1e-5");
     assert!(found["noise_multiplier_pld"]["upper"].is_f64() && found.get("epsilon_pld").is_none(), "{found}");
@@ -190,7 +190,7 @@ fn nats_and_epsilon_never_share_a_name() {
 fn ferret_k_is_planned_as_dpsgd_is_with_signs_beside() {
     let of = |method: &str| json(&format!("plan --method {method} --dp-epsilon 1 --delta 1e-5 {PAPER}"));
     let (k, dpsgd, signs) = (of("ferret-k"), of("dpsgd"), of("dp-signsgd"));
-    for key in ["noise_multiplier_pld", "noise_multiplier_rdp", "nats"] {
+    for key in ["noise_multiplier_pld", "noise_multiplier_rdp", "nats_spent"] {
         assert_eq!(k[key], dpsgd[key]);
         assert_eq!(signs[key], dpsgd[key]);
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-const VERBS: [&str; 16] = [
+const VERBS: [&str; 17] = [
     "train",
     "devices",
     "generate",
@@ -25,6 +25,7 @@ const VERBS: [&str; 16] = [
     "audit",
     "completions",
     "man",
+    "explain",
 ];
 
 fn said(args: &[&str]) -> String {
@@ -217,4 +218,46 @@ fn arrays_and_compressed_records_are_the_same_records() {
     let refused = eval("wrong.json");
     assert_refused("no record", &refused, &["wrong.json", "record 2"]);
     assert!(!stderr(&refused).contains("secret") && !stderr(&refused).contains('7'), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_run_is_told_step_by_step() {
+    let dir = tempfile::tempdir().unwrap();
+    records(dir.path());
+    let tiny = tiny();
+    let tiny = tiny.to_str().unwrap();
+    let made = train(
+        dir.path(),
+        "run",
+        "--method ferret-2 --epsilon 1 --batch 6 --epochs 2 --eval-data records.jsonl --seed 3",
+    );
+    let told = |more: &[&str]| {
+        let mut command = ferret(dir.path());
+        command.args(["explain", "run", "-q", "--base", tiny]).args(more);
+        command.output().unwrap()
+    };
+    let output = told(&["--eval-data", "records.jsonl", "--json"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let story: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let steps = story["steps"].as_array().unwrap();
+    let bits: usize = steps.iter().map(|s| s["fires"].as_array().unwrap().len()).sum();
+    assert_eq!(bits as u64, made["bits"].as_u64().unwrap());
+    // The loss before and, but for the idle steps after the last bit, at the end are those that training told.
+    let near =
+        |a: &Value, b: &Value, by: f64| assert!((a.as_f64().unwrap() - b.as_f64().unwrap()).abs() < by, "{a} {b}");
+    near(&story["loss_before"], &made["eval_before"]["loss"], 1e-6);
+    near(&steps.last().unwrap()["loss"], &made["eval_after"]["loss"], 2e-2);
+    assert!(steps.iter().all(|s| s["moved"].as_f64().unwrap() > 0.0));
+    let text = String::from_utf8(told(&[]).stdout).unwrap();
+    assert!(text.contains("ferret-2, 2 groups") && !text.contains("perplexity"), "{text}");
+    // Another base is refused.
+    let text = std::fs::read_to_string(dir.path().join("run/transcript.json")).unwrap();
+    let hash = story_base(&text);
+    std::fs::write(dir.path().join("run/transcript.json"), text.replace(&hash, &"0".repeat(64))).unwrap();
+    assert_refused("another base", &told(&[]), &["transcript.json", "SHA-256"]);
+}
+
+fn story_base(transcript: &str) -> String {
+    let value: Value = serde_json::from_str(transcript).unwrap();
+    value["base_sha256"].as_str().unwrap().to_owned()
 }

@@ -7,6 +7,7 @@ pub mod common;
 mod compose;
 pub mod devices;
 pub mod eval;
+pub mod explain;
 pub mod first;
 mod flags;
 pub mod generate;
@@ -57,6 +58,7 @@ enum Command {
     Inspect(inspect::Args),
     Replay(replay::Args),
     Verify(verify::Args),
+    Explain(explain::Args),
     Plan(plan::Args),
     Account(account::Args),
     Study(study::Args),
@@ -117,6 +119,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Inspect(args) => inspect::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Verify(args) => verify::run(args),
+            Command::Explain(args) => explain::run(args),
             Command::Plan(args) => plan::run(args),
             Command::Account(args) => account::run(args),
             Command::Study(args) => study::run(args),

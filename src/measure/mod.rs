@@ -4,7 +4,7 @@
 //! [`Cache`] by the hash of weights and data, so that a killed audit goes on where it was. [`attacks`] makes attacks of the scores,
 //! [`membership`] does the whole of an audit on two models ([`Pair`]) and what the folder of one tells of its training ([`Provenance`]);
 //! [`shadow`] trains the models that LiRA and RMIA compare with, [`canary`] plants secrets and looks for them, [`leakage()`] takes
-//! FERRET's bits apart record by record.
+//! FERRET's bits apart record by record, [`story`] tells a run step by step.
 //!
 //! Whoever audits holds the records: nothing here is a release.
 
@@ -18,6 +18,7 @@ pub mod pair;
 pub mod provenance;
 pub mod secrets;
 pub mod shadow;
+pub mod story;
 pub mod tokens;
 
 pub use attacks::{Scored, shadow_attacks, threshold_attacks};

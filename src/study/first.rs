@@ -53,7 +53,7 @@ impl Default for Options {
 pub const BATCH: u64 = 50;
 
 /// Members that the last arm learns by heart, and its passes over them (at most eight for each of the others').
-const FEW: (usize, u32) = (150, 24);
+const FEW: (usize, u32) = (120, 20);
 
 /// One arm over its seeds.
 pub struct Row {

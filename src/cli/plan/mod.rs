@@ -2,6 +2,7 @@
 
 mod best;
 mod headroom;
+mod run;
 
 use super::common::{grouping, progress, working};
 use crate::error::{Error, Result};
@@ -36,7 +37,7 @@ pub struct Args {
     #[arg(long, required_unless_present_any = ["nats", "dp_epsilon"], requires = "batch")]
     method: Option<String>,
     /// FERRET: budget in nats of mutual information, as in `train`; the same as --nats
-    #[arg(long, value_name = "NATS", requires = "method", conflicts_with_all = ["nats", "dp_epsilon"])]
+    #[arg(long, value_name = "NATS", requires = "method", conflicts_with = "nats")]
     epsilon: Option<f64>,
     /// FERRET: charge s ln 2 nats a bit as the paper does, or what the bits of a batch can really tell; as in `train`
     #[arg(long, value_enum, default_value = "paper")]
@@ -44,14 +45,20 @@ pub struct Args {
     /// Budget in nats of mutual information; without a method, of the best run
     #[arg(long, value_name = "NATS")]
     nats: Option<f64>,
-    /// Budget as the epsilon of (epsilon, delta); without a method, of the best run
-    #[arg(long, value_name = "E")]
+    /// Budget as the epsilon of (epsilon, delta); FERRET with --release rr or gaussian: find the flip or dither beside --epsilon; without a method, of
+    /// the best run
+    #[arg(long, visible_alias = "target-epsilon", value_name = "E")]
     dp_epsilon: Option<f64>,
+    #[command(flatten)]
+    release: run::ReleaseArgs,
+    /// dpsgd, dp-signsgd, ferret-k: this noise instead of an epsilon, whose epsilon is then found
+    #[arg(long, value_name = "S", requires = "method", conflicts_with_all = ["epsilon", "nats", "dp_epsilon"])]
+    noise_multiplier: Option<f64>,
     /// For the best run and ferret-k: variance of one record's gradient over the square of the mean gradient
     #[arg(long, value_name = "X", default_value_t = USUAL_NOISE)]
     gradient_noise: f64,
     /// Delta of (epsilon, delta); for FERRET, of what flips would buy
-    #[arg(long, value_name = "D", default_value_t = 1e-5)]
+    #[arg(long, visible_alias = "target-delta", value_name = "D", default_value_t = 1e-5)]
     delta: f64,
     /// Number of records N
     #[arg(long, value_name = "N")]
@@ -92,6 +99,9 @@ pub fn run(args: Args) -> Result<()> {
     };
     match method {
         "dpsgd" | "dp-signsgd" | "ferret-k" => {
+            if let Some(noise) = args.noise_multiplier {
+                return with_noise(&args, method, noise, batch);
+            }
             // Scripts of earlier versions say --epsilon.
             let epsilon = args.dp_epsilon.or(args.epsilon);
             let (Some(epsilon), None) = (epsilon, args.nats) else {
@@ -104,6 +114,7 @@ pub fn run(args: Args) -> Result<()> {
         name if name == "ferret" || Grouping::of_method(name).is_some() => {
             match (args.nats.or(args.epsilon), args.dp_epsilon) {
                 (Some(nats), None) => ferret(&args, name, nats, batch),
+                (Some(nats), Some(_)) if args.release.is_noisy() => ferret(&args, name, nats, batch),
                 _ => Err(Error::Usage(format!(
                     "--method {method} is planned by --epsilon, its budget in nats: give that, or no method to look for the best run"
                 ))),
@@ -138,7 +149,7 @@ fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     if args.json {
         let mut out = json!({
             "noise_multiplier_rdp": rdp, "noise_multiplier_pld": pld, "steps": steps, "sampling_rate": rate,
-            "epsilon": epsilon, "delta": args.delta, "nats": nats,
+            "epsilon": epsilon, "delta": args.delta, "nats_spent": nats,
         });
         if let Some(signs) = signs {
             out["signs_per_step"] = json!(signs);
@@ -170,6 +181,37 @@ fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     ))
 }
 
+/// What the noise that was named costs.
+fn with_noise(args: &Args, method: &str, noise: f64, batch: u64) -> Result<()> {
+    let steps = mi::steps(args.records, batch, args.epochs)?;
+    let rate = batch as f64 / args.records as f64;
+    let event = Event::SubsampledGaussian { noise_multiplier: noise, sampling_rate: rate, steps };
+    let nats = mi::charge_event(&event, args.release.sampler())?.nats;
+    let epsilon = {
+        let _shown = working("accounting", args.quiet);
+        Pld::default().epsilon(&event, args.delta)?
+    };
+    if args.json {
+        let out = json!({
+            "noise_multiplier": noise, "steps": steps, "sampling_rate": rate, "epsilon_spent": epsilon.upper,
+            "epsilon_at_least": epsilon.lower, "delta": args.delta, "nats_spent": nats,
+        });
+        return fsio::print(&format!("{out}\n"));
+    }
+    fsio::print(&format!(
+        "{method} with noise multiplier {noise}, Poisson sampling\n\
+         \x20 steps                    {steps}\n\
+         \x20 sampling rate            {rate}\n\
+         \x20 spends                   ({}, {:e})-differential privacy, {}\n\
+         \x20 tells a record, at most  {} nats, {}\n",
+        up(epsilon.upper, 4),
+        args.delta,
+        Neighbours::ReplaceByEmpty,
+        number(nats),
+        mi::GIVEN
+    ))
+}
+
 fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     let groups = group_count(args, method)?;
     let request = Request { epsilon, groups, records: args.records, batch, epochs: args.epochs };
@@ -181,9 +223,11 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
             Some(headroom::rows(&args.tune.ids(&layout)?, args.accounting, request)?)
         }
     };
+    let run = run::planned(args, method, request)?;
     let offers = offers(args.accounting, request, args.delta, args.quiet)?;
     if args.json {
         let mut out = serde_json::to_value(plan).map_err(|e| Error::Usage(e.to_string()))?;
+        out["run"] = json!(run);
         out["would_buy"] = json!(offers);
         if let Some(rows) = &headroom {
             out["headroom"] = json!(rows);
@@ -234,6 +278,7 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     if args.accounting == Accounting::Exact {
         text += &format!("To run it: train --accounting exact --epsilon {epsilon}\n");
     }
+    text += &run.map_or(String::new(), |run| run.text());
     text += &format!(
         "\nWhat other batch sizes would buy with the same records, epochs and nats: bits, and the epsilon of\n\
          (epsilon, {:e})-DP if each bit has a batch of its own and is flipped with the probability above it\n\n  {:>6}  {:>8}  {:>10}",

@@ -4,13 +4,11 @@ use super::{Args, ScheduleKind};
 use crate::cli::bars::Bars;
 use crate::cli::common::grouping;
 use crate::error::{Error, Result};
-use crate::method::ferret::{BatchPer, Cuts, Engine, MaskKind, Payload, Release, Settings};
+use crate::method::ferret::{BatchPer, Cuts, Engine, MaskKind, Noise, Payload, Release, Settings};
 use crate::method::groups::Groups;
 use crate::method::{Method, rates};
 use crate::model::Layout;
 use crate::optim::Silent;
-use crate::privacy::calibrate;
-use crate::privacy::event::Fires;
 use crate::privacy::mi::{self, Accounting};
 use crate::progress::Progress;
 use crate::rng::Direction;
@@ -63,7 +61,7 @@ pub(super) struct FerretArgs {
 
 /// What a fire releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum ReleaseKind {
+pub(in crate::cli) enum ReleaseKind {
     /// The bit
     Bit,
     /// The bit, flipped with a known probability
@@ -142,67 +140,28 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
     Ok(Method::Ferret(settings))
 }
 
-/// Rounds after which flips and bits that depend on each other are given up.
-const MOST_ROUNDS: usize = 50;
-
 /// What was asked to be released, or the least noise that the accountant proves to suffice for the planned fires.
 fn release(args: &Args, settings: &Settings, bars: &Bars) -> Result<Release> {
-    let fires = |settings: &Settings| settings.shared(&settings.fires(args.max_steps.unwrap_or(u32::MAX)));
-    if settings.accounting == Accounting::Paper || args.dp_epsilon.is_none() {
-        return noise(args, settings, &fires(settings), bars);
-    }
-    // By the exact count more flips make bits cheaper, so that more of them fire and need more flips: from clean bits up until neither changes;
-    // where not one clean bit is paid for, from noisy ones down.
-    let mut planned = settings.clone();
-    if fires(settings).is_empty() {
-        planned.release = match args.ferret.release {
-            ReleaseKind::Bit => Release::Bit,
-            ReleaseKind::Rr => Release::Rr { flip: 0.45, unbiased: args.ferret.unbiased },
-            ReleaseKind::Gaussian => Release::Gaussian { dither: 30.0 },
-        };
-    }
-    for _ in 0..MOST_ROUNDS {
-        let now = fires(&planned);
-        let found = noise(args, &planned, &now, bars)?;
-        let next = Settings { release: found, ..planned };
-        if fires(&next) == now {
-            return Ok(found);
-        }
-        planned = next;
-    }
-    Err(Error::usage(format!(
-        "no noise was found at which the bits that --epsilon {} pays for are also ({}, {})-DP: give --flip or --dither, or change one of the budgets",
-        settings.epsilon,
-        args.dp_epsilon.unwrap_or_default(),
-        args.delta
-    )))
-}
-
-/// The release of `fires`: as it was asked for, or with the least noise that is proven to suffice.
-fn noise(args: &Args, settings: &Settings, fires: &[Fires], bars: &Bars) -> Result<Release> {
     let f = &args.ferret;
-    let calibrated =
-        |find: fn(f64, f64, f64, &[Fires]) -> Result<calibrate::Settings>, what: &str| match args.dp_epsilon {
-            Some(eps) if fires.is_empty() => {
-                Err(Error::usage(format!("no group fires, so no {what} makes the run ({eps}, {})-DP", args.delta)))
-            }
-            Some(eps) => {
-                bars.begin("finding the noise", 0);
-                Ok(find(eps, args.delta, settings.sampling_rate(), fires)?.pld.upper)
-            }
-            None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
-        };
-    Ok(match f.release {
+    let calibrated = |noise: Noise, what: &str| match args.dp_epsilon {
+        Some(eps) => {
+            bars.begin("finding the noise", 0);
+            settings.calibrated(noise, eps, args.delta, args.max_steps.unwrap_or(u32::MAX))
+        }
+        None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
+    };
+    match f.release {
         ReleaseKind::Bit if f.flip.or(f.dither).or(args.dp_epsilon).is_some() => {
-            return Err(Error::usage("--flip, --dither and --dp-epsilon belong to --release rr or gaussian"));
+            Err(Error::usage("--flip, --dither and --dp-epsilon belong to --release rr or gaussian"))
         }
-        ReleaseKind::Bit => Release::Bit,
-        ReleaseKind::Rr => {
-            let flip = f.flip.map_or_else(|| calibrated(calibrate::flip, "flip"), Ok)?;
-            Release::Rr { flip, unbiased: f.unbiased }
-        }
-        ReleaseKind::Gaussian => {
-            Release::Gaussian { dither: f.dither.map_or_else(|| calibrated(calibrate::dither, "dither"), Ok)? }
-        }
-    })
+        ReleaseKind::Bit => Ok(Release::Bit),
+        ReleaseKind::Rr => match f.flip {
+            Some(flip) => Ok(Release::Rr { flip, unbiased: f.unbiased }),
+            None => calibrated(Noise::Flips { unbiased: f.unbiased }, "flip"),
+        },
+        ReleaseKind::Gaussian => match f.dither {
+            Some(dither) => Ok(Release::Gaussian { dither }),
+            None => calibrated(Noise::Dither, "dither"),
+        },
+    }
 }

@@ -4,6 +4,7 @@ mod dense;
 mod ferret;
 mod resume;
 
+pub(super) use ferret::ReleaseKind;
 pub(super) use resume::expand;
 
 use super::audit::{OwnArgs, OwnRun};

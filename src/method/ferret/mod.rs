@@ -7,6 +7,7 @@
 //! replayed on the CPU.
 
 pub mod cuts;
+mod noise;
 pub mod plan;
 pub mod replay;
 pub mod settings;
@@ -16,6 +17,7 @@ pub mod trainer;
 pub mod transcript;
 
 pub use cuts::Cuts;
+pub use noise::Noise;
 pub use plan::{Plan, Released};
 pub use replay::{Replayer, replay};
 pub use settings::{BatchPer, Engine, MaskKind, Payload, Release, Settings};

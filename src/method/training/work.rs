@@ -128,7 +128,7 @@ impl Work<'_> {
             "nats_paper": statement.nats_paper,
             "delta": statement.delta(), "epsilon_spent": epsilon(statement, "spent"), "epsilon_planned": epsilon(statement, "planned"),
             "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
-            "not_met": statement.not_met, "eval_before": before, "eval_after": after,
+            "claims": statement.claims, "not_met": statement.not_met, "eval_before": before, "eval_after": after,
         });
         if let (Value::Object(to), Value::Object(from)) = (&mut summary, method.summary(&weights.layout, told.stop)?) {
             to.extend(from);
