@@ -121,7 +121,7 @@ fn page() -> &'static str {
         let worlds = first::worlds(&options).unwrap();
         let rows = first::run(&worlds, &options, &|_| Ok(()), &|_, _| ()).unwrap();
         let about = comparison::About::of(&worlds, &options).unwrap();
-        let mut page = comparison::page(&rows, &about);
+        let mut page = comparison::page(&rows, &about, "ferret");
         let verdict = |outcome: &str| Part::Verdict {
             name: format!("H: an example that {outcome}"),
             outcome: outcome.into(),

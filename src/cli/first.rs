@@ -56,7 +56,7 @@ pub fn run(seeds: u64, quiet: bool) -> Result<()> {
         },
     )?;
     bar.finish_and_clear();
-    let page = comparison::page(&rows, &about);
+    let page = comparison::page(&rows, &about, &format!("cargo run --release -- --seeds {seeds}"));
     fsio::fill_folder(report, |folder| fsio::write(&folder.join("index.html"), html::render(&page).as_bytes()))?;
     let width = width();
     fsio::print(&format!("{}\n\n", wrap(&table::finding(&rows), width)))?;

@@ -198,8 +198,8 @@ fn data(rows: &[Row], about: &About) -> String {
     json!({ "about": about.facts().into_iter().collect::<serde_json::Map<_, _>>(), "methods": rows }).to_string()
 }
 
-/// The page.
-pub fn page(rows: &[Row], about: &About) -> Page {
+/// The page. `command` repeats it.
+pub fn page(rows: &[Row], about: &About, command: &str) -> Page {
     let section = |id: &str, title: &str, parts| Section { id: id.into(), title: title.into(), parts };
     let methods = Table {
         caption: "Every method. A click on a column's head sorts by it.".into(),
@@ -245,7 +245,7 @@ pub fn page(rows: &[Row], about: &About) -> Page {
                 "How it was run, and how to repeat it",
                 vec![
                     Part::Table(facts),
-                    Part::Code("cargo run --release".into()),
+                    Part::Code(command.into()),
                     Part::Prose(repeat.into()),
                     Part::Data { name: "ferret-report.json".into(), json: data(rows, about) },
                     Part::Links(links.map(|(text, to)| (text.to_owned(), to.to_owned())).to_vec()),

@@ -167,7 +167,7 @@ pub fn run(
     tell: &(dyn Fn(f64) -> Result<()> + Sync),
     done: &(dyn Fn(u64, &Outcome) + Sync),
 ) -> Result<Vec<Row>> {
-    let prompts: Vec<Vec<u32>> = worlds.first().map_or_else(Vec::new, |world| prompts(world));
+    let prompts: Vec<Vec<u32>> = worlds.first().map_or_else(Vec::new, prompts);
     let measure = |world, seed: usize, name: &str| Measure {
         world,
         audited: o.audited,
