@@ -52,6 +52,7 @@ impl Row {
         match &self.method {
             Goal::Base => false,
             Goal::Ferret(reading) => reading.variant == method,
+            Goal::FerretK(_) => method == "ferret-k",
             Goal::Dpsgd { .. } => method == "dpsgd",
             Goal::Nonprivate => method == "nonprivate",
         }
@@ -63,6 +64,7 @@ impl Row {
                 Release::Bit => Some(reading.nats),
                 Release::Rr { eps } | Release::Gaussian { eps } => Some(eps),
             },
+            Goal::FerretK(sketches) => Some(sketches.eps),
             Goal::Dpsgd { eps } => Some(*eps),
             _ => self.steps_of.as_ref().map(|reading| reading.nats),
         }
@@ -90,6 +92,7 @@ impl Grid {
             Kind::Paper => self.paper(&mut rows),
             Kind::Readings => self.readings(&mut rows),
             Kind::TrueDp => self.true_dp(&mut rows),
+            Kind::FerretK => rows.extend(self.sketched()),
         }
         rows
     }

@@ -4,12 +4,14 @@ mod expand;
 pub mod report;
 mod run;
 pub mod sheet;
+mod sketches;
 
 pub use expand::{Row, Tuned};
 pub use run::{Finished, Progress, Runner, Store};
 
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::rng::sketch::MOST_BUCKETS;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -23,6 +25,8 @@ pub enum Kind {
     Readings,
     /// FERRET with a true (eps, delta) against DPSGD.
     TrueDp,
+    /// FERRET-k by bits a step and by eps, against DPSGD.
+    FerretK,
 }
 
 /// What a study runs.
@@ -36,6 +40,8 @@ pub struct Grid {
     pub budgets: Vec<f64>,
     /// True-dp: the nats of mutual information that decide how many bits FERRET releases. More bits need more flips.
     pub nats: Vec<f64>,
+    /// Ferret-k: bits a step, at eps 1 or the first budget.
+    pub bits: Vec<u32>,
     /// Passes over the members.
     pub epochs: Vec<u32>,
     /// Expected batch sizes.
@@ -64,6 +70,7 @@ struct File {
     methods: Option<Vec<String>>,
     budgets: Option<Vec<f64>>,
     nats: Option<Vec<f64>>,
+    bits: Option<Vec<u32>>,
     epochs: Option<Vec<u32>>,
     batches: Option<Vec<u64>>,
     seeds: Option<u64>,
@@ -87,6 +94,7 @@ impl Grid {
             methods: words(&["ferret-max", "ferret-eighth", "ferret-2", "dpsgd", "nonprivate"]),
             budgets: vec![0.1, 0.5, 1.0, 2.0, f64::INFINITY],
             nats: vec![1.0],
+            bits: Vec::new(),
             epochs: vec![1, 3, 5],
             batches: vec![50],
             seeds: 3,
@@ -116,21 +124,32 @@ impl Grid {
                 matched: false,
                 ..paper
             },
+            Kind::FerretK => Self {
+                methods: words(&["ferret-k", "dpsgd"]),
+                budgets: vec![0.1, 0.5, 1.0, 2.0, 8.0],
+                bits: vec![1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536],
+                epochs: vec![3],
+                learning_rates: 5,
+                tune_cells: true,
+                matched: false,
+                ..paper
+            },
         }
     }
 
-    /// `paper`, `readings`, `true-dp`, or a TOML file.
+    /// `paper`, `readings`, `true-dp`, `ferret-k`, or a TOML file.
     pub fn open(name: &str) -> Result<Self> {
         match name {
             "paper" => Ok(Self::named(Kind::Paper)),
             "readings" => Ok(Self::named(Kind::Readings)),
             "true-dp" => Ok(Self::named(Kind::TrueDp)),
+            "ferret-k" => Ok(Self::named(Kind::FerretK)),
             _ if name.ends_with(".toml") => {
                 let path = Path::new(name);
                 Self::parse(&fsio::read_text(path)?).map_err(|what| Error::file(path, what))
             }
             _ => Err(Error::usage(format!(
-                "`grid` {name}: there is no such grid: give paper, readings, true-dp or a file that ends in .toml"
+                "`grid` {name}: there is no such grid: give paper, readings, true-dp, ferret-k or a file that ends in .toml"
             ))),
         }
     }
@@ -150,6 +169,7 @@ impl Grid {
             methods,
             budgets,
             nats,
+            bits,
             epochs,
             batches,
             seeds,
@@ -181,11 +201,14 @@ impl Grid {
             return Err(format!("{name} is empty: name at least one"));
         }
         for method in &self.methods {
-            let known = FERRETS.contains(&method.as_str())
-                || (self.kind == Kind::Paper && ["dpsgd", "nonprivate"].contains(&method.as_str()));
-            if !known {
-                let also = if self.kind == Kind::Paper { ", dpsgd, nonprivate" } else { "" };
-                return Err(format!("methods: {method:?} is not known here: {}{also}", FERRETS.join(", ")));
+            let (own, also): (&[&str], &[&str]) = match self.kind {
+                Kind::Paper => (&FERRETS, &["dpsgd", "nonprivate"]),
+                Kind::FerretK => (&[], &["ferret-k", "dpsgd"]),
+                Kind::Readings | Kind::TrueDp => (&FERRETS, &[]),
+            };
+            let known: Vec<&str> = own.iter().chain(also).copied().collect();
+            if !known.contains(&method.as_str()) {
+                return Err(format!("methods: {method:?} is not known here: {}", known.join(", ")));
             }
         }
         if let Some(budget) = self.budgets.iter().find(|b| b.is_nan() || **b <= 0.0) {
@@ -220,6 +243,9 @@ impl Grid {
         if self.nats.is_empty() || !self.nats.iter().all(|n| *n > 0.0 && n.is_finite()) {
             return Err(format!("nats is {:?}, expected numbers above 0", self.nats));
         }
+        if let Some(k) = self.bits.iter().find(|&&k| k == 0 || k as usize > MOST_BUCKETS) {
+            return Err(format!("bits: {k} a step, expected 1 to {MOST_BUCKETS}"));
+        }
         if self.learning_rates == 0 || self.learning_rates > 15 {
             return Err(format!("learning_rates is {}, expected 1 to 15", self.learning_rates));
         }
@@ -227,6 +253,7 @@ impl Grid {
             ("methods", repeated(&self.methods)),
             ("budgets", repeated(&self.budgets)),
             ("nats", repeated(&self.nats)),
+            ("bits", repeated(&self.bits)),
             ("epochs", repeated(&self.epochs)),
             ("batches", repeated(&self.batches)),
         ];

@@ -50,6 +50,7 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
         Kind::TrueDp => {
             "FERRET with randomised response and with Gaussian noise against DPSGD, at the same (eps, delta)."
         }
+        Kind::FerretK => "FERRET-k by bits a step and by eps, against DPSGD at the same (eps, delta).",
     };
     let members = results.iter().find_map(|r| r.outcome.as_ref().ok()).map_or((0, 0), |o| o.candidates);
     Page {
@@ -107,7 +108,11 @@ fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
     let shown: Vec<Outcome> = groups.iter().filter_map(|g| copy(g.runs.first()?)).collect();
     out.extend(figures::time(&shown));
     out.extend(figures::gradients(&shown));
-    if grid.kind == Kind::TrueDp {
+    if grid.kind == Kind::FerretK {
+        out.extend(super::sketches::pictures(grid, groups));
+        out.extend(against_budget(grid, groups));
+    }
+    if matches!(grid.kind, Kind::TrueDp | Kind::FerretK) {
         out.extend(figures::loss_curves(&shown));
         out.push(figures::advantage(&shown));
     }
