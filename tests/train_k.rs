@@ -204,10 +204,10 @@ fn an_audit_with_shadow_models_reads_the_transcript() {
         command.args(["--nonmembers", others.to_str().unwrap(), "--json", "--quiet"]).args(extra);
         ok(command.output().unwrap())
     };
-    let plain = audit(&["--attack", "loss"]);
+    let plain = audit(&[]);
     assert!(plain.to_string().contains("eps"), "{plain}");
-    let shadowed = audit(&["--attack", "lira", "--shadows", "2", "--shadow-dir", cache.to_str().unwrap()]);
-    assert!(shadowed.is_object());
+    let shadowed = audit(&["--shadows", "2", "--shadow-cache", cache.to_str().unwrap()]);
+    assert!(shadowed["attacks"].to_string().contains("lira"), "{shadowed}");
     let kept: Vec<_> =
         std::fs::read_dir(&cache).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     assert!(kept.len() == 2 && kept.iter().all(|n| n.ends_with(".transcript.json")), "{kept:?}");
@@ -221,7 +221,7 @@ fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
     for (extra, sentence) in [
         (&[][..], "needs --dp-epsilon"),
         (&["--epsilon", "1"], "--dp-epsilon and --delta"),
-        (&["--noise-multiplier", "-1"], "noise_multiplier"),
+        (&["--noise-multiplier=-1"], "noise_multiplier"),
         (&[&noise[..], &["--bits-per-step", "0"]].concat(), "bits_per_step is 0"),
         (&[&noise[..], &["--bits-per-step", "99999999"]].concat(), "bits_per_step"),
         (&[&noise[..], &["--fire", "0"]].concat(), "p is 0"),
