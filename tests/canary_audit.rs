@@ -23,9 +23,6 @@ use ferret::rng::Secret;
 const CANARIES: usize = 256;
 const DELTA: f64 = 1e-5;
 
-/// What makes the weights of a model large enough that records' gradients are far longer than the clipping bound.
-const LARGE: f32 = 6.0;
-
 /// A base model, canaries of random tokens, and their coins.
 struct World {
     base: Weights,
@@ -109,12 +106,20 @@ impl World {
         self.train(Method::Dense(settings), &members, &secret)
     }
 
-    fn ferret_k(&self, noise_multiplier: f64, clip_rule: ClipRule, batch: u64, steps: u32, seed: u64) -> Weights {
+    fn ferret_k(
+        &self,
+        noise_multiplier: f64,
+        (clip_rule, clip): (ClipRule, f64),
+        batch: u64,
+        steps: u32,
+        seed: u64,
+    ) -> Weights {
         let (members, secret) = (self.members(), Secret::insecure(seed));
         let settings = ferret_k::Settings {
             bits_per_step: 2048,
             release: ferret_k::Release::Scalar,
             clip_rule,
+            clip,
             records: members.len() as u64,
             batch,
             steps: Some(steps),
@@ -181,7 +186,7 @@ fn the_lower_limit_never_exceeds_the_accountants() {
         let found = world.audit(world.dpsgd(noise_multiplier, batch, steps, seed));
         println!("dpsgd, noise {noise_multiplier:.3}: {found:?}, accountant {bound:.3}");
         assert!(found.eps_lower <= bound, "dpsgd, seed {seed}: {found:?} above {bound}");
-        let found = world.audit(world.ferret_k(noise_multiplier, ClipRule::Automatic, batch, steps, seed));
+        let found = world.audit(world.ferret_k(noise_multiplier, (ClipRule::Automatic, 1.0), batch, steps, seed));
         println!("ferret-k, noise {noise_multiplier:.3}: {found:?}, accountant {bound:.3}");
         assert!(found.eps_lower <= bound, "ferret-k, seed {seed}: {found:?} above {bound}");
     }
@@ -205,16 +210,14 @@ fn a_broken_mechanism_is_found_out() {
     let found = world.audit(world.dpsgd(0.0, 32, 160, 1));
     println!("dpsgd without noise: {found:?}");
     assert!(found.eps_lower > claimed, "{found:?}");
-    let found = world.audit(world.ferret_k(0.0, ClipRule::Automatic, 32, 160, 1));
+    let found = world.audit(world.ferret_k(0.0, (ClipRule::Automatic, 1.0), 32, 160, 1));
     println!("ferret-k without noise: {found:?}");
     assert!(found.eps_lower > claimed, "{found:?}");
-    // Noise that suffices for contributions of length 1, added to sketches of any length.
+    // Noise that suffices for contributions of length C, added to sketches of any length.
     let rate = 32.0 / world.members().len() as f64;
     let noise_multiplier = calibrate::noise_multiplier(claimed, DELTA, rate, 160).unwrap().pld.upper;
-    let mut world = world;
-    world.base.tensors.iter_mut().flatten().for_each(|w| *w *= LARGE);
-    let kept = world.audit(world.ferret_k(noise_multiplier, ClipRule::Automatic, 32, 160, 1));
-    let found = world.audit(world.ferret_k(noise_multiplier, ClipRule::None, 32, 160, 1));
-    println!("ferret-k with large weights, noise {noise_multiplier:.3}: clipped {kept:?}, not clipped {found:?}");
+    let of = |rule| world.audit(world.ferret_k(noise_multiplier, (rule, 1e-3), 32, 160, 1));
+    let (kept, found) = (of(ClipRule::Automatic), of(ClipRule::None));
+    println!("ferret-k, noise {noise_multiplier:.3}: clipped {kept:?}, not clipped {found:?}");
     assert!(kept.eps_lower <= claimed && found.eps_lower > claimed, "{kept:?} {found:?}");
 }
