@@ -39,10 +39,10 @@ fn fastest(rounds: &[Vec<f64>], which: usize) -> f64 {
 }
 
 fn sketched(decoder: &Decoder<Cpu>, batch: &Batch, sketch: &StepSketch) -> Vec<f64> {
-    let mut sink = Sketch::<f32>::new(&decoder.layout, sketch, batch.segments.len(), |_| true);
+    let mut sink = Sketch::new(&decoder.backend, &decoder.layout, sketch, batch.segments.len(), |_| true);
     decoder.backward(batch, &batch.weights(Reduction::SampleSum), &mut sink);
     let mut sum = vec![0.0; sketch.k()];
-    for mut v in sink.finish() {
+    for mut v in sink.finish(&decoder.backend).expect("host memory") {
         clip(ClipFunction::AUTOMATIC, 1.0, &mut v);
         sum.iter_mut().zip(v).for_each(|(sum, v)| *sum += v);
     }
@@ -110,8 +110,8 @@ fn updates(decoder: &Decoder<Cpu>) {
         let time = (0..3)
             .map(|_| {
                 seconds(|| {
-                    let pullback = sketch.pullback(&bits, 1e-9);
-                    w.iter_mut().enumerate().for_each(|(i, w)| pullback.subtract(i, 0, w));
+                    let pullback = sketch.pullback(&bits, 1.0);
+                    w.iter_mut().enumerate().for_each(|(i, w)| pullback.subtract(i, 0, 1e-9, w));
                 })
             })
             .fold(f64::INFINITY, f64::min);
@@ -135,9 +135,9 @@ fn check() {
     decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut all);
     for kind in [SketchKind::Tensor, SketchKind::Grid] {
         let sketch = StepSketch::new(1, 1, kind, 16, &shapes(layout));
-        let mut sink = Sketch::<f32>::new(layout, &sketch, SAMPLES, |_| true);
+        let mut sink = Sketch::new(&decoder.backend, layout, &sketch, SAMPLES, |_| true);
         decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut sink);
-        for (i, got) in sink.finish().into_iter().enumerate() {
+        for (i, got) in sink.finish(&decoder.backend).expect("host memory").into_iter().enumerate() {
             let mut want = vec![0.0; 16];
             for p in layout.ids() {
                 let columns = layout.spec(p).matrix().1;

@@ -22,14 +22,14 @@ fn main() {
 #[cfg(feature = "gpu")]
 mod gpu {
     use super::common::{noise, time};
-    use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Updates};
+    use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Sketches, Updates};
     use ferret::kernel::Stored;
     use ferret::ops::compress::Address;
     use ferret::ops::rope::Scaling;
     use ferret::ops::sample_norm::COLUMNS;
     use ferret::ops::update::{Constants, Step};
     use ferret::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Rope, Segments};
-    use ferret::rng::{Direction, DirectionStream};
+    use ferret::rng::{Direction, DirectionStream, SketchKind, StepSketch};
 
     pub fn main() {
         let only = std::env::args().nth(1).filter(|a| !a.starts_with("--"));
@@ -255,6 +255,18 @@ mod gpu {
             let ids: Vec<u32> = (0..n as u32).map(|i| i * 37 % n as u32).collect();
             let rows = format!("rows of one, {kind:?}");
             versus!(gpu, rows, |_b| (), |b, _t| b.direction_rows(&stream, 0, &ids, 4 * c));
+        }
+        for kind in [SketchKind::Tensor, SketchKind::Grid, SketchKind::Count] {
+            let sketch = StepSketch::new(1, 2, kind, 256, &[(c, 4 * c)]);
+            versus!(gpu, format!("sketch, {kind:?}"), |b| [matrix(b, n, c, 1), matrix(b, n, 4 * c, 2)], |b, t| {
+                let mut sums = b.sketch_sums(&sketch, 3);
+                b.sketch_outer(&sketch, 0, &t[0], &t[1], &segments, 0, &mut sums);
+                let v = b.sketches(&sketch, sums).unwrap();
+                b.upload(3, 256, v.iter().flatten().map(|&x| x as f32).collect()).unwrap()
+            });
+            let numbers = vec![1.0; 256];
+            let pullback = sketch.pullback(&numbers, 1.0);
+            versus!(gpu, format!("pullback, {kind:?}"), |_b| (), |b, _t| b.pulled(&pullback, 0, 0, c, 4 * c));
         }
     }
 

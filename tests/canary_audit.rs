@@ -12,7 +12,7 @@ use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy};
 use ferret::method::ferret::{BatchPer, Cuts, Payload, Release, Settings};
 use ferret::method::groups::{self, Groups};
 use ferret::method::run::{GoOn, drive};
-use ferret::method::{Method, Sensitive, Task};
+use ferret::method::{Method, Sensitive, Task, ferret_k};
 use ferret::model::{Decoder, Weights, checkpoint, init};
 use ferret::optim::{Route, Schedule};
 use ferret::privacy::event::Fires;
@@ -106,6 +106,32 @@ impl World {
         self.train(Method::Dense(settings), &members, &secret)
     }
 
+    fn ferret_k(
+        &self,
+        noise_multiplier: f64,
+        (clip_rule, clip): (ClipRule, f64),
+        batch: u64,
+        steps: u32,
+        seed: u64,
+    ) -> Weights {
+        let (members, secret) = (self.members(), Secret::insecure(seed));
+        let settings = ferret_k::Settings {
+            bits_per_step: 2048,
+            release: ferret_k::Release::Scalar,
+            clip_rule,
+            clip,
+            records: members.len() as u64,
+            batch,
+            steps: Some(steps),
+            micro_batch: 16,
+            route: Route::Adamw,
+            momentum: 0.0,
+            learning_rate: 5e-3,
+            ..ferret_k::Settings::usual(noise_multiplier)
+        };
+        self.train(Method::FerretK(settings), &members, &secret)
+    }
+
     /// The weights a run ends at.
     fn train(&self, settings: Method, members: &[Example], secret: &Secret) -> Weights {
         let task = Task {
@@ -160,6 +186,9 @@ fn the_lower_limit_never_exceeds_the_accountants() {
         let found = world.audit(world.dpsgd(noise_multiplier, batch, steps, seed));
         println!("dpsgd, noise {noise_multiplier:.3}: {found:?}, accountant {bound:.3}");
         assert!(found.eps_lower <= bound, "dpsgd, seed {seed}: {found:?} above {bound}");
+        let found = world.audit(world.ferret_k(noise_multiplier, (ClipRule::Automatic, 1.0), batch, steps, seed));
+        println!("ferret-k, noise {noise_multiplier:.3}: {found:?}, accountant {bound:.3}");
+        assert!(found.eps_lower <= bound, "ferret-k, seed {seed}: {found:?} above {bound}");
     }
 }
 
@@ -181,4 +210,14 @@ fn a_broken_mechanism_is_found_out() {
     let found = world.audit(world.dpsgd(0.0, 32, 160, 1));
     println!("dpsgd without noise: {found:?}");
     assert!(found.eps_lower > claimed, "{found:?}");
+    let found = world.audit(world.ferret_k(0.0, (ClipRule::Automatic, 1.0), 32, 160, 1));
+    println!("ferret-k without noise: {found:?}");
+    assert!(found.eps_lower > claimed, "{found:?}");
+    // Noise that suffices for contributions of length C, added to sketches of any length.
+    let rate = 32.0 / world.members().len() as f64;
+    let noise_multiplier = calibrate::noise_multiplier(claimed, DELTA, rate, 160).unwrap().pld.upper;
+    let of = |rule| world.audit(world.ferret_k(noise_multiplier, (rule, 1e-3), 32, 160, 1));
+    let (kept, found) = (of(ClipRule::Automatic), of(ClipRule::None));
+    println!("ferret-k, noise {noise_multiplier:.3}: clipped {kept:?}, not clipped {found:?}");
+    assert!(kept.eps_lower <= claimed && found.eps_lower > claimed, "{kept:?} {found:?}");
 }

@@ -4,7 +4,7 @@
 //! an adapter the tests say so and pass, unless FERRET_REQUIRE_GPU=1.
 #![cfg(feature = "gpu")]
 
-use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Updates};
+use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Sketches, Updates};
 use ferret::kernel::Stored;
 use ferret::model::Activation;
 use ferret::ops::cross_entropy::IGNORE;

@@ -37,15 +37,15 @@ fn brute_force(
         .collect()
 }
 
-fn sketched<F: Real + rustfft::FftNum>(
+fn sketched<F: Real>(
     decoder: &Decoder<Cpu<F>>,
     batch: &Batch,
     sketch: &StepSketch,
     wants: impl Fn(ParamId) -> bool,
 ) -> Vec<Vec<f64>> {
-    let mut sink = Sketch::<F>::new(&decoder.layout, sketch, batch.segments.len(), wants);
+    let mut sink = Sketch::new(&decoder.backend, &decoder.layout, sketch, batch.segments.len(), wants);
     decoder.backward(batch, &batch.weights(Reduction::SampleSum), &mut sink);
-    sink.finish()
+    sink.finish(&decoder.backend).unwrap()
 }
 
 fn assert_close(got: &[Vec<f64>], want: &[Vec<f64>], tolerance: f64, label: &str) {

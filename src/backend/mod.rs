@@ -1,8 +1,8 @@
 //! Where the decoder's ops run.
 //!
-//! [`Backend`] is what the decoder, the gradient sinks and the methods are written in, in four parts for four readers: [`Memory`] holds and moves
-//! numbers, [`Compute`] has the decoder's ops, [`SampleNorms`] every sample's gradient norm and clipping, [`Updates`] what changes weights after a
-//! release. `Cpu<f32>` trains, `Cpu<f64>` checks gradients, `Gpu` runs WGSL. A tensor of one backend cannot meet another's: it does not
+//! [`Backend`] is what the decoder, the gradient sinks and the methods are written in, in five parts for five readers: [`Memory`] holds and moves
+//! numbers, [`Compute`] has the decoder's ops, [`SampleNorms`] every sample's gradient norm and clipping, [`Sketches`] every sample's few numbers of a
+//! gradient, [`Updates`] what changes weights after a release. `Cpu<f32>` trains, `Cpu<f64>` checks gradients, `Gpu` runs WGSL. A tensor of one backend cannot meet another's: it does not
 //! compile.
 //!
 //! Tensors are matrices in row-major order; a vector is one row. Ops that can fail on a device (out of memory, device lost)
@@ -15,6 +15,7 @@ pub mod device;
 pub mod gpu;
 mod memory;
 mod sample_norms;
+mod sketches;
 mod updates;
 
 pub use compute::Compute;
@@ -24,9 +25,10 @@ pub use device::{Device, Job};
 pub use gpu::Gpu;
 pub use memory::Memory;
 pub use sample_norms::SampleNorms;
+pub use sketches::Sketches;
 pub use updates::Updates;
 
 /// All of a backend.
-pub trait Backend: Memory + Compute + SampleNorms + Updates {}
+pub trait Backend: Memory + Compute + SampleNorms + Sketches + Updates {}
 
-impl<B: Memory + Compute + SampleNorms + Updates> Backend for B {}
+impl<B: Memory + Compute + SampleNorms + Sketches + Updates> Backend for B {}

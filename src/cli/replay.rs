@@ -1,11 +1,9 @@
-//! `ferret replay`: the tuned checkpoint of a FERRET run, from its base model and transcript.
+//! `ferret replay`: the tuned checkpoint of a run of FERRET or FERRET-k, from its base model and transcript.
 
 use super::bars::Bars;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::Record;
-use crate::method::ferret::Transcript;
-use crate::method::ferret::replay::save;
 use crate::method::verify::rebuild;
 use crate::model::checkpoint;
 use serde_json::json;
@@ -41,11 +39,10 @@ pub struct Args {
 pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new(&args.out)?;
     let path = &args.transcript;
-    let transcript = Transcript::from_json(&fsio::read_text(path)?, path)?;
+    let record = Record::from_transcript(&fsio::read_text(path)?, path)?;
     let mut base = checkpoint::load_stored(&args.base)?;
     // What is refused is the transcript's fault, so the message names its file.
     let refused = |e: Error| Error::file(path, e.to_string());
-    let record = Record::Ferret(transcript.clone());
     let tuned = match rebuild(&mut base, &record, &Bars::new(args.quiet, "stopped")) {
         Some(tuned) => tuned.map_err(refused)?,
         None => {
@@ -53,12 +50,12 @@ pub fn run(args: Args) -> Result<()> {
             return Err(Error::file(path, what));
         }
     };
-    save(&args.out, &base, &tuned, &transcript)?;
-    let hash = transcript.tuned_sha256.as_deref().unwrap_or_default();
-    let (steps, releases) = (transcript.steps_run, transcript.releases.len());
+    record.save(&args.out, &base, &tuned)?;
+    let hash = record.tuned_sha256().unwrap_or_default();
+    let (steps, releases) = (record.steps_run(), record.releases());
     if args.json {
         let summary = json!({
-            "out": args.out, "steps": steps, "releases": releases, "base_sha256": transcript.base_sha256, "tuned_sha256": hash,
+            "out": args.out, "steps": steps, "releases": releases, "base_sha256": record.base_sha256(), "tuned_sha256": hash,
         });
         return fsio::print(&format!("{summary}\n"));
     }

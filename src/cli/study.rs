@@ -29,10 +29,11 @@ use std::time::Instant;
   ferret study --grid readings
   ferret study --grid true-dp
   ferret study --grid equal-nats
+  ferret study --grid ferret-k
   ferret study --grid mine.toml --model my-model --data records.jsonl
 
 A grid's file says which of the grids it is, and what is different (all else is as in that grid):
-  kind = \"paper\"                       # or readings, true-dp, equal-nats
+  kind = \"paper\"                       # or readings, true-dp, equal-nats, ferret-k
   methods = [\"ferret-max\", \"dpsgd\", \"nonprivate\"]
   budgets = [0.5, 2.0, inf]            # inf: non-private training
   epochs = [3]
@@ -42,12 +43,13 @@ A grid's file says which of the grids it is, and what is different (all else is 
   audited = 1000                       # records a side that are attacked
   delta = 1e-5
   nats = [1.0, 4.0]                    # true-dp: how many bits FERRET releases, and so how many flips they need
+  bits = [1, 1024, 65536]              # ferret-k: bits a step, at eps 1 or the first budget
   learning_rates = 3                   # that each row tries; 1: none are tried
   tune_cells = false                   # true: each budget and length chooses its own
   matched = true                       # paper: also with as many steps as FERRET computes")]
 pub struct Args {
-    /// paper (methods, budgets, lengths), readings (of Algorithm 1), true-dp (FERRET and DPSGD at the same (eps, delta)), equal-nats
-    /// (at the same nats), or a TOML file
+    /// paper (methods, budgets, lengths), readings (of Algorithm 1), true-dp (FERRET and DPSGD at the same (eps, delta)), equal-nats (at
+    /// the same nats), ferret-k (FERRET-k by bits a step and by eps, and DPSGD), or a TOML file
     #[arg(long, value_name = "NAME|FILE.toml")]
     grid: String,
     /// The study's folder [default: ferret-study-KIND]

@@ -4,6 +4,7 @@
 
 mod awake;
 pub mod elementwise;
+pub mod fourier;
 pub mod gemm;
 pub mod gram;
 pub mod real;
@@ -12,6 +13,7 @@ mod stored;
 pub mod tiles;
 
 pub use awake::awake;
+pub use fourier::Fourier;
 pub use gemm::{Onto, matmul, matmul_serial};
 pub use gram::Gram;
 pub use real::Real;

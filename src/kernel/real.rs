@@ -1,8 +1,10 @@
 //! The scalar types the engine is generic over.
 
+use super::fourier::{self, Fourier};
 use super::gemm::Onto;
 use ndarray::NdFloat;
 use std::iter::Sum;
+use std::sync::Arc;
 
 /// `f32` trains, `f64` checks gradients.
 pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
@@ -29,6 +31,8 @@ pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
     }
     /// The error function. For `f32` branch-free polynomials with at most 2 ulp of error that vectorise; for `f64` libm's.
     fn erf_fast(self) -> Self;
+    /// The Fourier transform of length `k`.
+    fn fourier(k: usize) -> Arc<dyn Fourier<Self>>;
     /// `C <- alpha A B + onto` on raw strided memory, sizes (m, k, n): `super::tiles` for `f32` where the machine allows, else [`matrixmultiply`].
     ///
     /// # Safety
@@ -62,6 +66,10 @@ impl Real for f32 {
     #[inline(always)]
     fn erf_fast(self) -> Self {
         erf_f32(self)
+    }
+
+    fn fourier(k: usize) -> Arc<dyn Fourier<Self>> {
+        fourier::forward(k)
     }
 
     #[inline]
@@ -111,6 +119,10 @@ impl Real for f64 {
 
     fn erf_fast(self) -> Self {
         libm::erf(self)
+    }
+
+    fn fourier(k: usize) -> Arc<dyn Fourier<Self>> {
+        fourier::forward(k)
     }
 
     #[inline]

@@ -5,8 +5,8 @@ use super::shadow::Known;
 use crate::audit::bound::{Bound, Charge, Design};
 use crate::error::{Error, Result};
 use crate::fsio::read_text;
-use crate::method::dense;
-use crate::method::ferret::{Payload, Releases, Transcript, transcript};
+use crate::method::ferret::transcript;
+use crate::method::{Record, dense};
 use crate::privacy::guarantee::{Guarantee, Neighbours};
 use crate::privacy::statement::{self, Released, Statement};
 use std::path::Path;
@@ -16,10 +16,8 @@ use std::path::Path;
 pub struct Provenance {
     /// What the model may give away, each by itself.
     pub charges: Vec<Charge>,
-    /// Of a FERRET run.
-    pub transcript: Option<Transcript>,
-    /// Of a run with whole updates: what it was told.
-    pub record: Option<dense::Record>,
+    /// What the run was told, and what it released where that is kept.
+    pub record: Option<Record>,
     /// Of any run.
     pub statement: Option<Statement>,
 }
@@ -27,23 +25,23 @@ pub struct Provenance {
 impl Provenance {
     /// What the tuned model's folder tells. A file that names other tensors is refused.
     pub fn of(pair: &Pair) -> Result<Self> {
-        let (transcript, record, statement) = (transcript_of(pair)?, record_of(pair)?, statement_of(pair)?);
-        Ok(Self { charges: charges(transcript.as_ref(), statement.as_ref()), transcript, record, statement })
+        let (transcript, run, statement) = (transcript_of(pair)?, run_of(pair)?, statement_of(pair)?);
+        let record = transcript.or(run);
+        Ok(Self { charges: charges(record.as_ref(), statement.as_ref()), record, statement })
     }
 
     /// `charge` alone, as whoever audits knows better than files; these tell of the training as far as they fit the model.
     pub fn charged(pair: &Pair, charge: Charge) -> Self {
         Self {
             charges: vec![charge],
-            transcript: transcript_of(pair).ok().flatten(),
-            record: record_of(pair).ok().flatten(),
+            record: transcript_of(pair).ok().flatten().or_else(|| run_of(pair).ok().flatten()),
             statement: statement_of(pair).ok().flatten(),
         }
     }
 
     /// For shadow models.
     pub fn known(&self) -> Known<'_> {
-        Known { transcript: self.transcript.as_ref(), record: self.record.as_ref(), statement: self.statement.as_ref() }
+        Known { record: self.record.as_ref(), statement: self.statement.as_ref() }
     }
 
     /// The charge with the tightest bound on the advantage; no guarantee where nothing is promised.
@@ -93,15 +91,17 @@ fn beside<T>(
     Ok(Some(found))
 }
 
-/// A model that was trained by FERRET.
-fn transcript_of(pair: &Pair) -> Result<Option<Transcript>> {
-    beside(pair, transcript::FILE, Transcript::from_json, |t, hash| t.tuned_sha256.as_deref() == Some(hash))
+/// The transcript of a model that was trained by FERRET or FERRET-k.
+fn transcript_of(pair: &Pair) -> Result<Option<Record>> {
+    beside(pair, transcript::FILE, Record::from_transcript, |t, hash| t.tuned_sha256() == Some(hash))
 }
 
 /// What a model was told that was trained with whole updates.
-fn record_of(pair: &Pair) -> Result<Option<dense::Record>> {
-    let parse = |text: &str, path: &Path| dense::Record::from_json(text).map_err(|e| Error::file(path, e.to_string()));
-    beside(pair, dense::RECORD, parse, |r, hash| r.tuned_sha256 == hash)
+fn run_of(pair: &Pair) -> Result<Option<Record>> {
+    let parse = |text: &str, path: &Path| {
+        dense::Record::from_json(text).map(Record::Dense).map_err(|e| Error::file(path, e.to_string()))
+    };
+    beside(pair, dense::RECORD, parse, |r, hash| r.tuned_sha256() == Some(hash))
 }
 
 /// The privacy statement. One of version 1 names no model, and is taken for that of the one it lies beside.
@@ -112,15 +112,13 @@ fn statement_of(pair: &Pair) -> Result<Option<Statement>> {
 }
 
 /// Every bound that files promise: the bits as they were released, and each (eps, delta) that the statement claims.
-fn charges(transcript: Option<&Transcript>, statement: Option<&Statement>) -> Vec<Charge> {
+fn charges(record: Option<&Record>, statement: Option<&Statement>) -> Vec<Charge> {
     let mut charges = Vec::new();
-    match (transcript, statement.map(|s| &s.released)) {
+    match (record.filter(|r| r.is_rebuildable()), statement.map(|s| &s.released)) {
+        // Of signs after noise, (eps, delta) says more.
+        (Some(Record::FerretK(_)), _) => {}
         // K bits tell at most K bits about the coins, whoever knew the samples and whatever was flipped.
-        (Some(t), _) if t.settings.payload == Payload::Sign => {
-            if let Releases::Bits(bits) = &t.releases {
-                charges.push(Charge::Bits(bits.len() as u64));
-            }
-        }
+        (Some(record), _) => charges.extend(record.bits().map(Charge::Bits)),
         (None, Some(Released::Bits { count, .. } | Released::FlippedBits { count, .. })) => {
             charges.push(Charge::Bits(*count));
         }
@@ -130,6 +128,9 @@ fn charges(transcript: Option<&Transcript>, statement: Option<&Statement>) -> Ve
         if let Guarantee::EpsDelta { eps, delta, neighbours } = claim.guarantee {
             charges.push(Charge::EpsDelta { eps, delta, neighbours });
         }
+    }
+    if let Some(record @ Record::FerretK(_)) = record {
+        charges.extend(record.bits().map(Charge::Bits));
     }
     charges
 }

@@ -6,11 +6,12 @@
 use super::common::Common;
 use super::groups::Grouping;
 use super::run::{Run, Task};
-use super::{Tune, dense, ferret};
+use super::{Tune, dense, ferret, ferret_k};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::kernel::Scalars;
+use crate::model::checkpoint::{self, Checkpoint, Dtype};
 use crate::model::{Layout, Weights};
 use crate::privacy::statement::{Circumstances, Statement};
 use serde::{Deserialize, Serialize};
@@ -23,18 +24,21 @@ use std::path::Path;
 pub enum Method {
     /// Bits along public directions.
     Ferret(ferret::Settings),
+    /// Signs of sketched sums.
+    FerretK(ferret_k::Settings),
     /// Whole updates: nonprivate, dpsgd, dp-signsgd, signsgd, qsgd.
     Dense(dense::Settings),
 }
 
 /// The names of all methods; `ferret` alone leaves its groups open.
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 12] = [
     "ferret-max",
     "ferret-half",
     "ferret-quarter",
     "ferret-eighth",
     "ferret-2",
     "ferret",
+    ferret_k::NAME,
     "dpsgd",
     "dp-signsgd",
     "nonprivate",
@@ -42,7 +46,7 @@ pub const NAMES: [&str; 11] = [
     "qsgd",
 ];
 
-/// Whether `name` is of FERRET.
+/// Whether `name` is of FERRET, one bit a fired group.
 pub fn is_ferret(name: &str) -> bool {
     name == "ferret" || Grouping::of_method(name).is_some()
 }
@@ -52,6 +56,7 @@ impl Method {
     pub fn name(&self) -> &str {
         match self {
             Self::Ferret(s) => &s.method,
+            Self::FerretK(_) => ferret_k::NAME,
             Self::Dense(s) => s.method.name(),
         }
     }
@@ -60,6 +65,7 @@ impl Method {
     pub fn common(&self) -> Common {
         match self {
             Self::Ferret(s) => s.common(),
+            Self::FerretK(s) => s.common(),
             Self::Dense(s) => s.common(),
         }
     }
@@ -68,6 +74,7 @@ impl Method {
     pub fn tune(&self) -> &Tune {
         match self {
             Self::Ferret(s) => &s.tune,
+            Self::FerretK(s) => &s.tune,
             Self::Dense(s) => &s.tune,
         }
     }
@@ -81,6 +88,7 @@ impl Method {
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Ferret(s) => s.check(),
+            Self::FerretK(s) => s.check(),
             Self::Dense(s) => s.check(),
         }
     }
@@ -90,6 +98,7 @@ impl Method {
         let mut method = self.clone();
         let (n, batch, steps) = match &mut method {
             Self::Ferret(s) => (&mut s.records, &mut s.batch, &mut s.steps),
+            Self::FerretK(s) => (&mut s.records, &mut s.batch, &mut s.steps),
             Self::Dense(s) => (&mut s.records, &mut s.batch, &mut s.steps),
         };
         (*n, *steps) = (records as u64, None);
@@ -102,6 +111,7 @@ impl Method {
     pub fn computed_steps(&self, stop: u32) -> u64 {
         match self {
             Self::Ferret(s) => s.fires(stop).chunk_by(|a, b| a.0 == b.0).count() as u64,
+            Self::FerretK(s) => s.count_fires(stop, u64::MAX),
             Self::Dense(_) => stop.into(),
         }
     }
@@ -110,6 +120,7 @@ impl Method {
     pub fn sample_gradients(&self, stop: u32) -> u64 {
         match self {
             Self::Ferret(s) => s.batch * s.shared(&s.fires(stop)).iter().map(|f| f.steps).sum::<u64>(),
+            Self::FerretK(s) => s.batch * s.count_fires(stop, u64::MAX),
             Self::Dense(s) => s.batch * u64::from(stop),
         }
     }
@@ -118,6 +129,7 @@ impl Method {
     pub fn is_open(&self) -> bool {
         match self {
             Self::Ferret(s) => s.payload == ferret::Payload::TrueGradient,
+            Self::FerretK(_) => false,
             Self::Dense(s) => s.method.privacy().is_none(),
         }
     }
@@ -127,6 +139,7 @@ impl Method {
     pub fn statement(&self, layout: &Layout, stop: u32, delta: f64, circumstances: Circumstances) -> Result<Statement> {
         match self {
             Self::Ferret(s) => s.statement(stop, delta, circumstances),
+            Self::FerretK(s) => s.statement(stop, delta, circumstances),
             Self::Dense(s) => s.statement(layout, stop, delta, circumstances),
         }
     }
@@ -136,6 +149,14 @@ impl Method {
         let tuned = self.tune().ids(layout)?;
         let mut summary = match self {
             Self::Ferret(s) => json!({"groups": s.groups.len(), "bits": s.count_fires(stop, u64::MAX)}),
+            Self::FerretK(s) => {
+                let numbers = s.count_fires(stop, u64::MAX) * u64::from(s.bits_per_step);
+                let what = match s.release {
+                    ferret_k::Release::Sign => "bits",
+                    ferret_k::Release::Scalar => "scalars",
+                };
+                json!({what: numbers, "bits_per_step": s.bits_per_step, "noise_multiplier": s.noise_multiplier})
+            }
             Self::Dense(s) => json!({
                 "bits_per_update": s.method.bits_per_update(layout, &tuned),
                 "noise_multiplier": s.method.privacy().map(|p| p.noise_multiplier),
@@ -153,6 +174,7 @@ impl Method {
     pub fn notes(&self) -> Vec<String> {
         match self {
             Self::Ferret(s) => s.notes(),
+            Self::FerretK(s) => s.notes(),
             Self::Dense(s) => s.notes(),
         }
     }
@@ -166,6 +188,11 @@ impl<'a, T: Scalars> Task<'a, Method, T> {
                 let task = self.with(settings);
                 let releases = saved.map(|root| ferret::Trainer::<B>::saved(root, &task)).transpose()?.flatten();
                 Box::new(ferret::Trainer::new(backend, task, releases)?)
+            }
+            Method::FerretK(settings) => {
+                let task = self.with(settings);
+                let releases = saved.map(|root| ferret_k::Trainer::<B>::saved(root, &task)).transpose()?.flatten();
+                Box::new(ferret_k::Trainer::new(backend, task, releases)?)
             }
             Method::Dense(settings) => {
                 let mut task = self.with(settings);
@@ -182,6 +209,8 @@ impl<'a, T: Scalars> Task<'a, Method, T> {
 pub enum Record {
     /// `transcript.json`.
     Ferret(ferret::Transcript),
+    /// `transcript.json`.
+    FerretK(ferret_k::Transcript),
     /// `run.json`.
     Dense(dense::Record),
 }
@@ -191,8 +220,7 @@ impl Record {
     pub fn read(dir: &Path) -> Result<Option<Self>> {
         let (transcript, record) = (dir.join(ferret::transcript::FILE), dir.join(dense::RECORD));
         if transcript.exists() {
-            let text = fsio::read_text(&transcript)?;
-            return Ok(Some(Self::Ferret(ferret::Transcript::from_json(&text, &transcript)?)));
+            return Self::from_transcript(&fsio::read_text(&transcript)?, &transcript).map(Some);
         }
         if !record.exists() {
             return Ok(None);
@@ -201,10 +229,19 @@ impl Record {
         found.map(|found| Some(Self::Dense(found))).map_err(|e| Error::file(&record, e.to_string()))
     }
 
+    /// Read a transcript's text, of either kind. `path` is for messages.
+    pub fn from_transcript(text: &str, path: &Path) -> Result<Self> {
+        let head: Value = serde_json::from_str(text).unwrap_or_default();
+        match head["format"].as_str() {
+            Some(ferret_k::transcript::FORMAT) => ferret_k::Transcript::from_json(text, path).map(Self::FerretK),
+            _ => ferret::Transcript::from_json(text, path).map(Self::Ferret),
+        }
+    }
+
     /// The file's name.
     pub fn file(&self) -> &'static str {
         match self {
-            Self::Ferret(_) => ferret::transcript::FILE,
+            Self::Ferret(_) | Self::FerretK(_) => ferret::transcript::FILE,
             Self::Dense(_) => dense::RECORD,
         }
     }
@@ -213,7 +250,17 @@ impl Record {
     pub fn to_json(&self) -> Result<String> {
         match self {
             Self::Ferret(transcript) => transcript.to_json(),
+            Self::FerretK(transcript) => transcript.to_json(),
             Self::Dense(record) => Ok(record.to_json()),
+        }
+    }
+
+    /// The method's name.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Ferret(t) => &t.settings.method,
+            Self::FerretK(_) => ferret_k::NAME,
+            Self::Dense(r) => r.settings.method.name(),
         }
     }
 
@@ -221,6 +268,7 @@ impl Record {
     pub fn method(&self) -> Method {
         match self {
             Self::Ferret(t) => Method::Ferret(t.settings.clone()),
+            Self::FerretK(t) => Method::FerretK(t.settings.clone()),
             Self::Dense(r) => Method::Dense(r.settings.clone()),
         }
     }
@@ -229,6 +277,7 @@ impl Record {
     pub fn steps_run(&self) -> u32 {
         match self {
             Self::Ferret(t) => t.steps_run,
+            Self::FerretK(t) => t.steps_run,
             Self::Dense(r) => r.steps_run,
         }
     }
@@ -237,6 +286,7 @@ impl Record {
     pub fn base_sha256(&self) -> &str {
         match self {
             Self::Ferret(t) => &t.base_sha256,
+            Self::FerretK(t) => &t.base_sha256,
             Self::Dense(r) => &r.base_sha256,
         }
     }
@@ -245,6 +295,7 @@ impl Record {
     pub fn tuned_sha256(&self) -> Option<&str> {
         match self {
             Self::Ferret(t) => t.tuned_sha256.as_deref(),
+            Self::FerretK(t) => t.tuned_sha256.as_deref(),
             Self::Dense(r) => Some(&r.tuned_sha256),
         }
     }
@@ -254,22 +305,63 @@ impl Record {
     pub fn restate(&self, layout: &Layout, stated: &Statement) -> Result<Statement> {
         match self {
             Self::Ferret(transcript) => transcript.restate(stated),
+            Self::FerretK(transcript) => transcript.restate(stated),
             Self::Dense(record) => record.restate(layout, stated),
         }
     }
 
     /// Whether it holds all that the weights follow from.
     pub fn is_rebuildable(&self) -> bool {
-        matches!(self, Self::Ferret(t) if t.settings.payload == ferret::Payload::Sign)
+        match self {
+            Self::Ferret(t) => t.settings.payload == ferret::Payload::Sign,
+            Self::FerretK(_) => true,
+            Self::Dense(_) => false,
+        }
     }
 
     /// The tuned weights, from the base model and the record alone.
     pub fn rebuild<T: Scalars>(&self, base: Weights<T>, progress: impl FnMut(u32)) -> Result<Weights<T>> {
         match self {
             Self::Ferret(t) => ferret::replay(base, t, progress),
+            Self::FerretK(t) => ferret_k::replay(base, t, progress),
             Self::Dense(_) => {
                 Err(Error::usage("whole updates are in no record: the weights cannot be rebuilt from it"))
             }
         }
+    }
+    /// What was released of the records, where the file lists it: bits, scalars; else updates.
+    pub fn releases(&self) -> u64 {
+        match self {
+            Self::Ferret(t) => t.releases.len() as u64,
+            Self::FerretK(t) => t.releases.len() as u64,
+            Self::Dense(r) => r.steps_run.into(),
+        }
+    }
+
+    /// Bits that were released and are all that the weights tell of the records; none where other things were.
+    pub fn bits(&self) -> Option<u64> {
+        match self {
+            Self::Ferret(ferret::Transcript { releases: ferret::Releases::Bits(bits), .. })
+                if self.is_rebuildable() =>
+            {
+                Some(bits.len() as u64)
+            }
+            Self::FerretK(ferret_k::Transcript { releases: ferret_k::Releases::Signs(signs), .. }) => {
+                Some(signs.len() as u64)
+            }
+            _ => None,
+        }
+    }
+
+    /// Write a tuned model with this record, as training and replay both do: what was changed in f32, the rest as it is; names, config and
+    /// tokenizer those of the base model.
+    pub fn save<T>(&self, dir: &Path, base: &Checkpoint<T>, tuned: &Weights<impl Scalars>) -> Result<()> {
+        let text = self.to_json()?;
+        let mut options = base.save_options();
+        options.dtype = Dtype::F32;
+        fsio::fill_folder(dir, |dir| {
+            fsio::write(&dir.join(self.file()), text.as_bytes())?;
+            checkpoint::save(dir, tuned, &options)
+        })
     }
 }

@@ -1,7 +1,7 @@
 //! The boundary between records and releases, and the methods that cross it.
 //!
-//! A method plans with public randomness, computes on [`Sensitive`] records, and releases: [`ferret`] a bit a fired group, [`dense`] a
-//! whole update at every step. What comes after a release (updates, checkpoints, logs, reports) sees nothing else.
+//! A method plans with public randomness, computes on [`Sensitive`] records, and releases: [`ferret`] a bit a fired group, [`ferret_k`] the
+//! signs of a few sums, [`dense`] a whole update at every step. What comes after a release (updates, checkpoints, logs, reports) sees nothing else.
 //!
 //! In reading order: [`boundary`], [`list`] (the methods and their settings), [`run`] (what a run is, and the loop that drives it), a method's
 //! folder, [`training`] (a run in a folder that can be killed and resumed).
@@ -10,14 +10,17 @@
 pub const MOST_STEPS: u32 = 100_000_000;
 
 pub mod boundary;
+mod claims;
 pub mod common;
 pub mod dense;
 pub mod ferret;
+pub mod ferret_k;
 pub mod folder;
 pub mod groups;
 pub mod list;
 pub mod mechanism;
 pub mod rates;
+mod rebuild;
 pub mod run;
 pub mod sampler;
 pub(crate) mod state;

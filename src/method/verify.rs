@@ -1,6 +1,6 @@
 //! Is a trained checkpoint what its files say, and is its statement the one that its run leads to?
 //!
-//! A FERRET run is replayed: the weights are then a function of the base model and the transcript's bits, whoever wrote them. The other
+//! A run of FERRET or FERRET-k is replayed: the weights are then a function of the base model and the transcript's bits, whoever wrote them. The other
 //! methods cannot be: of them the hashes and the statement are checked. What no one can check afterwards is listed.
 
 use super::ferret::{Release, transcript};
@@ -180,6 +180,15 @@ fn not_checkable(record: &Record) -> (u64, Vec<String>) {
             if !record.is_rebuildable() {
                 out.push("the weights: the true gradients that made them are in no file".into());
             }
+            (transcript.releases.len() as u64, out)
+        }
+        Record::FerretK(transcript) => {
+            let out = vec![
+                "that batches were drawn, sketches clipped and noise added with a secret key that nobody kept".into(),
+                "that the records moved what was released, and nothing else: whoever writes a transcript chooses it, and it can carry any \
+                 message as long as it is"
+                    .into(),
+            ];
             (transcript.releases.len() as u64, out)
         }
         Record::Dense(run) => {

@@ -18,7 +18,7 @@ pub struct Need {
     pub weights: u64,
     /// Their gradient.
     pub gradients: u64,
-    /// AdamW's two moments.
+    /// AdamW's two moments, or one of momentum.
     pub optimizer: u64,
     /// What forward keeps for backward, factors held for clipping, and logits.
     pub activations: u64,
@@ -31,7 +31,7 @@ impl Need {
     }
 }
 
-/// What inference, FERRET, non-private training and DPSGD of all parameters need on `batch` samples of `context` tokens.
+/// What inference, FERRET, FERRET-k, non-private training and DPSGD of all parameters need on `batch` samples of `context` tokens.
 pub fn estimate(config: &Config, batch: usize, context: usize) -> Vec<Need> {
     let layout = Layout::new(config);
     let tuned: Vec<_> = layout.ids().collect();
@@ -56,7 +56,7 @@ pub struct Use<'a> {
 }
 
 impl Use<'_> {
-    /// What inference, FERRET, non-private training and DPSGD need.
+    /// What inference, FERRET, FERRET-k, non-private training and DPSGD need.
     pub fn needs(&self) -> Vec<Need> {
         let &Self { config, layout, tuned, stored, batch, context } = self;
         let bytes = |n: u128| u64::try_from(4 * n).unwrap_or(u64::MAX);
@@ -114,6 +114,8 @@ impl Use<'_> {
             row("ferret, direct, engine jvp", 0, 0, 2 * (block + head)),
             row("ferret, direct", 0, 0, kept + block + head),
             row("ferret, adamw", 0, 2, kept + block + head),
+            // Momentum is one number a weight; of a gradient nothing is kept.
+            row("ferret-k, direct", 0, 1, kept + block + head),
             row("non-private, adamw", 1, 2, kept + block + head),
             // They are held until the clip factors are known.
             row("dpsgd, adamw", 1, 2, kept + factors + block + head + only(wants(layout.head), b * t * v)),

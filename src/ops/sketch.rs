@@ -18,14 +18,12 @@
 use super::Segments;
 use super::clip::ClipFunction;
 use super::sample_norm::gamma;
-use crate::kernel::{Onto, Real, matmul_serial};
+use crate::kernel::{Fourier, Onto, Real, matmul_serial};
 use crate::rng::sketch::Cell;
 use ndarray::{Array2, ArrayView2, s};
 use rayon::prelude::*;
 use rustfft::num_complex::Complex;
-use rustfft::{Fft, FftNum};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Rows that one task transforms. Part of the definition: it shapes the sums.
 const ROWS: usize = 16;
@@ -50,14 +48,14 @@ fn pieces(segments: &Segments) -> Vec<(usize, Range<usize>)> {
 /// `spectra_i += sum of Z² over the rows of segment i`, k numbers a segment.
 ///
 /// Shapes: `x`: (N, I); `dy`: (N, O); `cells`: of the I rows and the O columns of the weight.
-pub fn add_spectra<F: Real + FftNum>(
-    fft: &Arc<dyn Fft<F>>,
+pub fn add_spectra<F: Real>(
+    fft: &dyn Fourier<F>,
     (x, dy): (ArrayView2<F>, ArrayView2<F>),
     (x_cells, dy_cells): (&[Cell], &[Cell]),
     segments: &Segments,
     spectra: &mut [Complex<f64>],
 ) {
-    let k = fft.len();
+    let k = fft.length();
     let zero = Complex::new(F::zero(), F::zero());
     let pieces = pieces(segments);
     let parts: Vec<Vec<Complex<F>>> = pieces
@@ -65,7 +63,7 @@ pub fn add_spectra<F: Real + FftNum>(
         .with_max_len(1)
         .map(|(_, rows)| {
             let (mut sum, mut z) = (vec![zero; k], vec![zero; k]);
-            let mut scratch = vec![zero; fft.get_inplace_scratch_len()];
+            let mut scratch = vec![zero; fft.scratch()];
             for t in rows.clone() {
                 let (x, dy) = (x.row(t), dy.row(t));
                 z.fill(zero);
@@ -73,7 +71,7 @@ pub fn add_spectra<F: Real + FftNum>(
                 count(dy.to_slice().expect("contiguous rows"), dy_cells, |b, dy| z[b].im += dy);
                 let Some([up, down]) = balance(&z) else { continue };
                 z.iter_mut().for_each(|z| *z = Complex::new(z.re * up, z.im * down));
-                fft.process_with_scratch(&mut z, &mut scratch);
+                fft.run(&mut z, &mut scratch);
                 sum.iter_mut().zip(&z).for_each(|(sum, &z)| *sum += z * z);
             }
             sum
@@ -103,11 +101,12 @@ fn balance<F: Real>(z: &[Complex<F>]) -> Option<[F; 2]> {
 }
 
 /// The sketch whose Z² was added up, onto `v`.
-pub fn from_spectrum(inverse: &Arc<dyn Fft<f64>>, spectrum: &[Complex<f64>], v: &mut [f64]) {
+pub fn from_spectrum(inverse: &dyn Fourier<f64>, spectrum: &[Complex<f64>], v: &mut [f64]) {
     let k = spectrum.len();
     let quarter = Complex::new(0.0, -0.25 / k as f64);
     let mut product: Vec<_> = (0..k).map(|f| (spectrum[f] - spectrum[(k - f) % k].conj()) * quarter).collect();
-    inverse.process(&mut product);
+    let mut scratch = vec![Complex::default(); inverse.scratch()];
+    inverse.run(&mut product, &mut scratch);
     v.iter_mut().zip(product).for_each(|(v, p)| *v += p.re);
 }
 

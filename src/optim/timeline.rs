@@ -21,7 +21,7 @@ pub enum Silent {
     None,
 }
 
-/// AdamW's numbers.
+/// The numbers of the update rules.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hyper {
     /// Peak learning rate.
@@ -34,12 +34,14 @@ pub struct Hyper {
     pub beta2: f64,
     /// Added to the root of the second moment.
     pub eps: f64,
+    /// The direct route's: what is kept of the sum of earlier gradients.
+    pub momentum: f64,
 }
 
 impl Hyper {
-    /// The usual betas .9 and .999 and eps 1e-8.
+    /// The usual betas .9 and .999 and eps 1e-8; no momentum of the direct route.
     pub fn new(learning_rate: f64, weight_decay: f64) -> Self {
-        Self { learning_rate, weight_decay, beta1: 0.9, beta2: 0.999, eps: 1e-8 }
+        Self { learning_rate, weight_decay, beta1: 0.9, beta2: 0.999, eps: 1e-8, momentum: 0.0 }
     }
 }
 

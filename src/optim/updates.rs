@@ -3,10 +3,10 @@
 //! On the CPU an update has the same bits everywhere. A device may contract or reorder the arithmetic and differ by rounding: what is
 //! published is replayed on the CPU.
 
-use super::{Hyper, Schedule, Silent, Timeline};
+use super::{Gradient, Hyper, Schedule, Silent, Timeline};
 use crate::backend::{Backend, Memory};
 use crate::model::ParamId;
-use crate::rng::DirectionStream;
+use crate::ops::update::Step;
 use serde::{Deserialize, Serialize};
 
 /// How releases reach the weights.
@@ -17,46 +17,9 @@ pub enum Route {
     /// As gradients of AdamW: the paper's set-up.
     #[default]
     Adamw,
-    /// `w -= lr * gradient`: the paper's Algorithm 1. No state, no weight decay; silent groups are untouched.
+    /// `w -= lr * gradient`: the paper's Algorithm 1. No weight decay; silent groups are untouched. With momentum, `m = momentum m + gradient`
+    /// and `w -= lr * m` at every gradient; without, no state.
     Direct,
-}
-
-/// Elements of a direction that exist at once: 4 MiB in f32.
-const BLOCK: usize = 1 << 20;
-
-/// What an update rule is given for one tensor: already released, so nothing here is sensitive.
-pub enum Gradient<'a, B: Backend> {
-    /// `scale * u[offset ..]`: a released scalar along a public direction, which the backend generates.
-    Along {
-        /// The group's direction.
-        direction: &'a DirectionStream,
-        /// Where the tensor begins in the group.
-        offset: usize,
-        /// Bit times C, or the released scalar.
-        scale: f32,
-    },
-    /// `scale * tensor`: a whole gradient.
-    Dense {
-        /// Of the weights' shape.
-        tensor: &'a B::Tensor,
-        /// The factor on it.
-        scale: f32,
-    },
-}
-
-impl<B: Backend> Gradient<'_, B> {
-    /// Calls `f(g, first, scale)` for blocks of rows of a matrix of this shape; the gradient of rows `first ..` is `scale * g`.
-    fn blocks(&self, b: &B, (rows, cols): (usize, usize), mut f: impl FnMut(&B::Tensor, usize, f32)) {
-        match *self {
-            Gradient::Dense { tensor, scale } => f(tensor, 0, scale),
-            Gradient::Along { direction, offset, scale } => {
-                let block = (BLOCK / cols.max(1)).max(1);
-                for first in (0..rows).step_by(block) {
-                    f(&b.direction(direction, offset + first * cols, block.min(rows - first), cols), first, scale);
-                }
-            }
-        }
-    }
 }
 
 /// First and second moments of a tensor.
@@ -69,7 +32,7 @@ pub struct Updates<B: Backend> {
 }
 
 enum Rule {
-    Direct { learning_rate: f64, schedule: Schedule, steps: u32 },
+    Direct { learning_rate: f64, schedule: Schedule, steps: u32, momentum: f32 },
     AdamW(Timeline),
 }
 
@@ -78,6 +41,8 @@ struct State<B: Backend> {
     done: u32,
     /// None while both are 0 everywhere.
     moments: Option<Moments<B>>,
+    /// Momentum of the direct route; none while it is 0 everywhere.
+    velocity: Option<B::Tensor>,
 }
 
 impl<B: Backend> Updates<B> {
@@ -85,9 +50,13 @@ impl<B: Backend> Updates<B> {
     pub fn new(route: Route, tensors: usize, steps: u32, hyper: Hyper, schedule: Schedule, silent: Silent) -> Self {
         let rule = match route {
             Route::Adamw => Rule::AdamW(Timeline::new(steps, hyper, schedule, silent)),
-            Route::Direct => Rule::Direct { learning_rate: hyper.learning_rate, schedule, steps },
+            Route::Direct => {
+                let Hyper { learning_rate, momentum, .. } = hyper;
+                Rule::Direct { learning_rate, schedule, steps, momentum: momentum as f32 }
+            }
         };
-        Self { rule, tensors: (0..tensors).map(|_| State { done: 0, moments: None }).collect() }
+        let state = || State { done: 0, moments: None, velocity: None };
+        Self { rule, tensors: (0..tensors).map(|_| state()).collect() }
     }
 
     /// AdamW for a run of `steps` steps.
@@ -104,11 +73,15 @@ impl<B: Backend> Updates<B> {
         let (rows, cols) = b.shape(weights);
         let state = &mut self.tensors[id.0];
         match &self.rule {
-            Rule::Direct { learning_rate, schedule, steps } => {
-                let rate = schedule.rate(*learning_rate, step, *steps);
-                gradient.blocks(b, (rows, cols), |g, first, scale| {
-                    b.subtract(weights, g, first, (rate * f64::from(scale)) as f32);
-                });
+            &Rule::Direct { learning_rate, schedule, steps, momentum: 0.0 } => {
+                let rate = schedule.rate(learning_rate, step, steps);
+                gradient.subtract(b, weights, |scale| (rate * f64::from(scale)) as f32);
+            }
+            &Rule::Direct { learning_rate, schedule, steps, momentum } => {
+                let m = state.velocity.get_or_insert_with(|| b.zeros(rows, cols));
+                b.decay(m, &[Step { decay: momentum, rate: 0.0, correction: 1.0 }]);
+                gradient.subtract(b, m, |scale| -scale);
+                b.subtract(weights, m, 0, schedule.rate(learning_rate, step, steps) as f32);
             }
             Rule::AdamW(timeline) => {
                 let (s, k) = (timeline.gradient(state.done, step), timeline.constants());
@@ -150,7 +123,7 @@ impl<B: Backend> Updates<B> {
 
     /// Put back what [`Updates::all_moments`] gave after `done` steps.
     pub fn restore(&mut self, id: ParamId, done: u32, moments: (B::Tensor, B::Tensor)) {
-        self.tensors[id.0] = State { done, moments: Some(moments) };
+        self.tensors[id.0] = State { done, moments: Some(moments), velocity: None };
     }
 
     /// Whether the rule has moments at all.
@@ -164,7 +137,7 @@ mod tests {
     use super::*;
     use crate::backend::Cpu;
     use crate::kernel::Stored;
-    use crate::rng::Direction;
+    use crate::rng::{Direction, DirectionStream, SketchKind, StepSketch};
 
     /// Rows and columns of the one tensor here.
     const SHAPE: (usize, usize) = (3, 13_337);
@@ -375,6 +348,48 @@ mod tests {
             };
             let along = step(Gradient::Along { direction: &direction, offset: 5, scale: -1.5 });
             assert_eq!(along, step(Gradient::Dense { tensor, scale: -1.5 }), "{route:?}");
+        }
+    }
+
+    /// With momentum and without, along a pullback, a direction and a matrix: the lines one would write down, to the bit.
+    #[test]
+    fn the_direct_route_is_its_two_lines_to_the_bit() {
+        let (b, rows, cols, k) = (Cpu::<f32>::new(), 1100, 1000, 33);
+        let schedule = Schedule::Linear { warmup: 0.25 };
+        let numbers: Vec<f32> = (0..k).map(|i| (i as f32).sin()).collect();
+        for momentum in [0.0, 0.5] {
+            let hyper = Hyper { momentum, ..Hyper::new(0.3, 0.0) };
+            let mut updates = Updates::new(Route::Direct, 1, 9, hyper, schedule, Silent::Zero);
+            let mut w = b.weight(rows, cols, Stored::F32(vec![0.1; rows * cols])).unwrap();
+            let (mut slow, mut m) = (vec![0.1f32; rows * cols], vec![0f32; rows * cols]);
+            for step in [1, 2, 5, 8] {
+                let sketch = StepSketch::new(3, step, SketchKind::Tensor, k, &[(rows, cols)]);
+                let pullback = sketch.pullback(&numbers, 1.0);
+                let direction = DirectionStream::new(5, step, 2, Direction::Sphere, rows * cols);
+                let mut g = vec![0.0; rows * cols];
+                let (gradient, scale) = match step {
+                    5 => {
+                        direction.fill(0, &mut g);
+                        (Gradient::Along { direction: &direction, offset: 0, scale: 0.7 }, 0.7f32)
+                    }
+                    _ => {
+                        pullback.fill(0, 0, &mut g);
+                        (Gradient::Pulled { pullback: &pullback, tensor: 0, scale: 0.01 }, 0.01)
+                    }
+                };
+                updates.step(&b, step, ParamId(0), &mut w, gradient);
+                let rate = schedule.rate(0.3, step, 9);
+                for ((w, m), g) in slow.iter_mut().zip(&mut m).zip(&g) {
+                    if momentum == 0.0 {
+                        *w -= (rate * f64::from(scale)) as f32 * g;
+                    } else {
+                        *m = *m * 0.5 + scale * g;
+                        *w -= rate as f32 * *m;
+                    }
+                }
+            }
+            updates.catch_up(&b, 9, ParamId(0), &mut w);
+            assert_eq!(bits(&b.download_weight(&w).unwrap()), bits(&slow), "momentum {momentum}");
         }
     }
 }

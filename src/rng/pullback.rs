@@ -8,7 +8,8 @@ const TASK: usize = 1 << 15;
 
 /// `scale Uᵀ b`: element e is `scale b[bucket(e)]` with e's sign.
 ///
-/// The product `scale b` is rounded once for each bucket, a sign changes no digit, and an update is one IEEE subtraction: the same bytes on every machine.
+/// The product `scale b` is rounded once for each bucket, a sign changes no digit, and an update is one IEEE product and one subtraction: the same bytes on
+/// every machine.
 /// An element costs the read of a table that stays in the cache. With a period P = 2k (b twice, so that a sum of two buckets needs no remainder), or k for
 /// the grid, the table is (b, -b, b) and an element of a product sketch lies at `row + column`, where minus adds P to either.
 pub struct Pullback<'a> {
@@ -39,14 +40,24 @@ impl StepSketch {
 }
 
 impl Pullback<'_> {
+    /// U.
+    pub fn sketch(&self) -> &StepSketch {
+        self.sketch
+    }
+
+    /// `scale b`.
+    pub fn numbers(&self) -> &[f32] {
+        &self.once[..self.sketch.k()]
+    }
+
     /// Rows `first ..` of tensor `index` into `out`.
     pub fn fill(&self, index: usize, first: usize, out: &mut [f32]) {
         self.each(index, first, out, |x, u| *x = u);
     }
 
-    /// Subtract rows `first ..` of tensor `index` from `w`.
-    pub fn subtract(&self, index: usize, first: usize, w: &mut [f32]) {
-        self.each(index, first, w, |x, u| *x -= u);
+    /// Subtract `scale` times rows `first ..` of tensor `index` from `w`.
+    pub fn subtract(&self, index: usize, first: usize, scale: f32, w: &mut [f32]) {
+        self.each(index, first, w, |x, u| *x -= scale * u);
     }
 
     fn each(&self, index: usize, first: usize, x: &mut [f32], f: impl Fn(&mut f32, f32) + Sync) {
@@ -110,8 +121,8 @@ mod tests {
                         pullback.fill(tensor, first, &mut got);
                         assert_eq!(got, want, "{kind:?}, {k} buckets, tensor {tensor}");
                         let mut w: Vec<f32> = (0..want.len()).map(|i| i as f32 * 0.3).collect();
-                        let moved: Vec<f32> = w.iter().zip(&want).map(|(w, u)| w - u).collect();
-                        pullback.subtract(tensor, first, &mut w);
+                        let moved: Vec<f32> = w.iter().zip(&want).map(|(w, u)| w - 0.7 * u).collect();
+                        pullback.subtract(tensor, first, 0.7, &mut w);
                         assert_eq!(w, moved);
                     }
                 }

@@ -49,7 +49,8 @@ pub enum SketchKind {
 }
 
 /// A bucket and a sign in one word: bit 31 is set for minus.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(transparent)]
 pub struct Cell(u32);
 
 impl Cell {

@@ -121,6 +121,7 @@ struct Trained {
     statement: Option<Statement>,
     charge: Charge,
     bits: Option<u64>,
+    update_bits: Option<u64>,
     sample_gradients: u64,
     steps: (u64, u64),
     fired: Option<Raster>,
@@ -135,6 +136,7 @@ impl Trained {
             statement: None,
             charge: Charge::Bits(0),
             bits: Some(0),
+            update_bits: None,
             sample_gradients: 0,
             steps: (0, 0),
             fired: None,
@@ -187,6 +189,7 @@ impl Arm {
         let stored = Stored {
             guarantees: guarantees.collect(),
             bits: trained.bits,
+            update_bits: trained.update_bits,
             sample_gradients: trained.sample_gradients,
             steps: trained.steps,
             seconds: trained.seconds,
@@ -240,17 +243,19 @@ impl Arm {
             Record::Ferret(transcript) if record.is_rebuildable() => Some(raster(transcript, &weights.layout)),
             _ => None,
         };
-        let bits = match &record {
-            Record::Ferret(Transcript { releases: Releases::Bits(bits), .. }) if record.is_rebuildable() => {
-                Some(bits.len() as u64)
-            }
-            _ => None,
+        let bits = record.bits();
+        let update_bits = method.summary(&weights.layout, method.steps())?["bits_per_update"].as_u64();
+        let charge = match (&record, bits) {
+            // Bits without noise have no other bound.
+            (Record::Ferret(_), Some(bits)) => Charge::Bits(bits),
+            _ => claimed(&statement),
         };
         let trained = Trained {
             seconds,
             curve,
-            charge: bits.map_or_else(|| claimed(&statement), Charge::Bits),
+            charge,
             bits,
+            update_bits,
             sample_gradients: self.sample_gradients(),
             steps: (self.computed_steps(), method.steps().into()),
             fired,

@@ -15,6 +15,8 @@ pub struct Outcome {
     pub guarantees: Vec<Guarantee>,
     /// Bits released; none for methods that release more than bits.
     pub bits: Option<u64>,
+    /// Bits of one update, for methods that release whole ones.
+    pub update_bits: Option<u64>,
     /// Records whose gradient was computed, over the whole run.
     pub sample_gradients: u64,
     /// Steps in which anything was computed, and all steps.
@@ -67,6 +69,8 @@ pub struct Raster {
 pub struct Stored {
     pub(super) guarantees: Vec<Guarantee>,
     pub(super) bits: Option<u64>,
+    #[serde(default)]
+    pub(super) update_bits: Option<u64>,
     pub(super) sample_gradients: u64,
     pub(super) steps: (u64, u64),
     pub(super) seconds: f64,
@@ -86,6 +90,7 @@ impl From<&Outcome> for Stored {
         Self {
             guarantees: o.guarantees.clone(),
             bits: o.bits,
+            update_bits: o.update_bits,
             sample_gradients: o.sample_gradients,
             steps: o.steps,
             seconds: o.seconds,
@@ -113,6 +118,7 @@ impl Stored {
             name: name.to_owned(),
             guarantees: self.guarantees,
             bits: self.bits,
+            update_bits: self.update_bits,
             sample_gradients: self.sample_gradients,
             steps: self.steps,
             seconds: self.seconds,

@@ -1,11 +1,12 @@
 //! From a few choices to a method's full settings, the same way for the main job and for studies.
 
 use super::arm::MICRO_BATCH;
-use super::spec::Counted;
+use super::spec::{Counted, Sketches};
 use crate::error::{Error, Result};
 use crate::method::Tune;
 use crate::method::dense;
 use crate::method::ferret::{self, BatchPer, Cuts, MaskKind, Release};
+use crate::method::ferret_k;
 use crate::method::groups::{Grouping, Groups};
 use crate::model::Layout;
 use crate::optim::{Route, Schedule, Silent};
@@ -128,6 +129,34 @@ pub fn dpsgd_within(c: &Choices, nats: f64) -> Result<dense::Settings> {
     if let dense::Method::Dpsgd(privacy) = &mut settings.method {
         privacy.noise_multiplier = ask(c, nats).dense_at(c.batch)?.noise_multiplier;
     }
+    Ok(settings)
+}
+
+/// FERRET-k with the noise that makes the run (eps, `delta`)-DP; if it is not to be `calibrated`, with noise as large as the bound.
+pub fn ferret_k(c: &Choices, of: &Sketches, calibrated: bool, delta: f64) -> Result<ferret_k::Settings> {
+    let mut settings = ferret_k::Settings {
+        records: c.records,
+        batch: c.batch,
+        epochs: c.epochs,
+        steps: c.steps,
+        release: of.release,
+        route: of.route,
+        momentum: of.momentum,
+        weight_decay: if of.route == Route::Adamw { WEIGHT_DECAY } else { 0.0 },
+        learning_rate: c.learning_rate,
+        schedule: c.schedule,
+        micro_batch: MICRO_BATCH,
+        seed: c.seed,
+        ..ferret_k::Settings::usual(1.0)
+    };
+    settings.check()?;
+    if calibrated {
+        let (s, steps) = (settings.sampling_rate(), settings.steps());
+        settings.noise_multiplier = calibrate::noise_multiplier(of.eps, delta, s, steps.into())?.pld.upper;
+    }
+    let usual = ferret_k::Settings::usual_bits(c.batch, settings.noise_multiplier);
+    settings.bits_per_step = of.bits.unwrap_or(usual);
+    settings.check()?;
     Ok(settings)
 }
 

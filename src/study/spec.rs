@@ -6,8 +6,9 @@ use super::world::World;
 use crate::error::{Error, Result};
 use crate::hash::sha256;
 use crate::method::ferret::{self, BatchPer, Payload};
+use crate::method::ferret_k::settings::USUAL_MOMENTUM;
 use crate::method::groups::Grouping;
-use crate::method::{Method, dense};
+use crate::method::{Method, dense, ferret_k};
 use crate::model::Layout;
 use crate::optim::{Route, Schedule, Silent};
 use crate::rng::Direction;
@@ -107,6 +108,30 @@ impl Reading {
     }
 }
 
+/// FERRET-k, and its budget.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sketches {
+    /// The eps; delta is the study's.
+    pub eps: f64,
+    /// k; none: what batch and noise make of it.
+    pub bits: Option<u32>,
+    /// What is released of the sums.
+    pub release: ferret_k::Release,
+    /// How releases reach the weights.
+    pub route: Route,
+    /// Of the direct route.
+    pub momentum: f64,
+}
+
+impl Sketches {
+    /// Signs by the direct route.
+    pub fn usual(eps: f64, bits: Option<u32>) -> Self {
+        let (release, route, momentum) = (ferret_k::Release::Sign, Route::Direct, USUAL_MOMENTUM);
+        Self { eps, bits, release, route, momentum }
+    }
+}
+
 /// What a run is asked for: a row of the tables with its budget. The method and its settings follow ([`Spec::arm`]).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -127,6 +152,8 @@ pub enum Goal {
         /// Budget in nats of mutual information.
         nats: f64,
     },
+    /// FERRET-k at (eps, delta).
+    FerretK(Sketches),
     /// DPSGD at (eps, delta).
     Dpsgd {
         /// The eps; delta is the study's.
@@ -191,6 +218,7 @@ impl Spec {
                     *eps = 0.0;
                 }
             }
+            Goal::FerretK(sketches) => sketches.eps = 0.0,
             Goal::Dpsgd { eps } => *eps = 0.0,
             Goal::DpsgdWithin { nats } => *nats = 0.0,
             // How many bits a batch has depends on the budget.
@@ -239,6 +267,9 @@ impl Spec {
             }
             Goal::Within { nats, counted } => Some(Method::Ferret(settings::within(layout, &passes, *nats, *counted)?)),
             Goal::DpsgdWithin { nats } => Some(Method::Dense(settings::dpsgd_within(&passes, *nats)?)),
+            Goal::FerretK(sketches) => {
+                Some(Method::FerretK(settings::ferret_k(&passes, sketches, calibrated, self.delta)?))
+            }
             Goal::Dpsgd { eps } => {
                 Some(Method::Dense(settings::dpsgd(&matched, calibrated.then_some(*eps), self.delta)?))
             }
@@ -264,7 +295,7 @@ impl Spec {
             }
             Goal::Ferret(reading) => (reading.nats, "nats"),
             Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } => (*nats, "nats"),
-            Goal::Dpsgd { eps } => (*eps, "eps at delta"),
+            Goal::FerretK(Sketches { eps, .. }) | Goal::Dpsgd { eps } => (*eps, "eps at delta"),
         }
     }
 }

@@ -5,7 +5,7 @@ use ferret::ops::clip::ClipFunction;
 use ferret::ops::compress::Address;
 use ferret::ops::sample_norm::COLUMNS;
 use ferret::ops::update::{Constants, Step};
-use ferret::rng::{Direction, DirectionStream};
+use ferret::rng::{Direction, DirectionStream, SketchKind, StepSketch};
 
 /// Squares and masses of samples; what bounds their rounding is each backend's own.
 fn squares_and_masses<B: Backend>(b: &B, norms: &B::Tensor) -> [Vec<f32>; 2] {
@@ -280,4 +280,66 @@ fn rows_of_directions() {
             );
         }
     }
+}
+
+/// Every sample's sketch from each kind of delivery, and pullbacks, which have the CPU's bits.
+#[test]
+fn sketches_and_pullbacks() {
+    let segments = Segments::from_lengths([5, 0, 1, 32, 33]);
+    let n = segments.rows();
+    for kind in [SketchKind::Tensor, SketchKind::Grid, SketchKind::Count] {
+        // Buckets above and below the size of the matrix.
+        for (k, inputs, outputs) in [(1, 20, 9), (7, 33, 12), (24, 64, 64), (60, 5, 700), (512, 30, 41)] {
+            let sketch = StepSketch::new(5, 3, kind, k, &[(inputs, outputs), (1, outputs)]);
+            let ids: Vec<u32> = (0..n).map(|i| (i * i % inputs) as u32).collect();
+            parity!(
+                1e-5,
+                |b| {
+                    let (x, dy) = (matrix(b, n, inputs, 1), matrix(b, n, outputs, 2));
+                    let each = [0, 1, 2, 3].map(|what| {
+                        let mut sums = b.sketch_sums(&sketch, 6);
+                        if what != 1 && what != 2 {
+                            b.sketch_outer(&sketch, 0, &x, &dy, &segments, 1, &mut sums);
+                        }
+                        if what != 0 && what != 2 {
+                            b.sketch_rows(&sketch, 0, &ids, &dy, &segments, 1, &mut sums);
+                        }
+                        if what > 1 {
+                            b.sketch_vector(&sketch, 1, &dy, &segments, 1, &mut sums);
+                        }
+                        b.sketches(&sketch, sums).unwrap().into_iter().flatten().map(|x| x as f32).collect()
+                    });
+                    each.to_vec()
+                },
+                "{kind:?}, {k} buckets, {inputs} x {outputs}"
+            );
+            let numbers: Vec<f32> = (0..k).map(|i| (i as f32 * 0.7).sin()).collect();
+            let pullback = sketch.pullback(&numbers, 0.3);
+            let first = inputs / 3;
+            parity!(
+                0.0,
+                |b| vec![
+                    read(b, &b.pulled(&pullback, 0, 0, inputs, outputs)),
+                    read(b, &b.pulled(&pullback, 0, first, inputs - first, outputs)),
+                    read(b, &b.pulled(&pullback, 1, 0, 1, outputs)),
+                    read(b, &b.pulled(&pullback, 0, 2, 0, outputs)),
+                ],
+                "{kind:?}, {k} buckets, {inputs} x {outputs}, pulled back"
+            );
+            parity!(
+                1e-6,
+                |b| {
+                    let mut w = matrix(b, inputs, outputs, 3);
+                    b.subtract_pulled(&mut w, &pullback, 0, 0.9);
+                    vec![read(b, &w)]
+                },
+                "{kind:?}, {k} buckets, {inputs} x {outputs}, subtracted"
+            );
+        }
+    }
+    // Words far into a stream, and no rows at all.
+    let sketch = StepSketch::new(5, 3, SketchKind::Count, 1000, &[(4000, 70)]);
+    let numbers: Vec<f32> = (0..1000).map(|i| i as f32).collect();
+    let pullback = sketch.pullback(&numbers, 1.0);
+    parity!(0.0, |b| vec![read(b, &b.pulled(&pullback, 0, 3901, 50, 70))], "words in the middle");
 }

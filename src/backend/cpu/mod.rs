@@ -3,6 +3,7 @@
 mod compute;
 mod memory;
 mod sample_norms;
+mod sketches;
 mod updates;
 mod weight;
 

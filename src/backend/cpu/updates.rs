@@ -49,7 +49,7 @@ impl<F: Real> Updates for Cpu<F> {
 }
 
 /// Run `f` on the content in f32.
-fn in_f32<F: Real>(x: &mut Tensor<F>, f: impl FnOnce(&mut [f32])) {
+pub(super) fn in_f32<F: Real>(x: &mut Tensor<F>, f: impl FnOnce(&mut [f32])) {
     let slice = x.as_slice_mut();
     if size_of::<F>() == size_of::<f32>()
         && let Ok(same) = bytemuck::try_cast_slice_mut::<F, f32>(slice)

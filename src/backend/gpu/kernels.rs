@@ -73,6 +73,10 @@ kernels! {
     CLIP_ROWS = "clip" "rows" [1 write, 2 read, 3 read];
     DIRECTION = "direction" "fill" [1 write];
     DIRECTION_ROWS = "direction" "rows" [1 write, 2 read];
+    SKETCH_FOLD = "sketch" "fold" [1 read, 2 read, 3 read, 4 write];
+    SKETCH_HASH = "sketch" "hash" [1 read, 2 read, 3 read, 4 write, 5 read];
+    SKETCH_PULL = "sketch" "pull" [4 write, 5 read, 6 read, 7 read];
+    SKETCH_PULL_COUNT = "sketch" "pull_count" [4 write, 7 read];
     ADAMW = "update" "adamw" [1 write, 2 write, 3 write, 4 read];
     ADAMW_IDLE = "update" "idle" [1 write, 2 write, 3 write, 5 read];
     DECAY = "update" "decay" [1 write, 5 read];
@@ -108,7 +112,7 @@ impl Kernel {
             "activation" | "gated" => &[CURVE],
             "attention" => &[ATTENTION_TILES],
             "compress" => &[WORKGROUP, CHACHA],
-            "direction" => &[CHACHA],
+            "direction" | "sketch" => &[CHACHA],
             _ => &[],
         }
     }

@@ -1,7 +1,7 @@
 //! The GPU: [`crate::ops`] in WGSL, through wgpu.
 //!
 //! Reading order: `adapter` opens a device; a [`Tensor`] is a matrix in a pooled buffer; `context` records dispatches of the
-//! `kernels` and moves data in and out; `matmul`, `attention`, `norm`, `gated`, `rows`, `clip` and `update` say what each op dispatches. The shaders lie in
+//! `kernels` and moves data in and out; `matmul`, `attention`, `norm`, `gated`, `rows`, `clip`, `sketch` and `update` say what each op dispatches. The shaders lie in
 //! `shaders/`, each with the stem of the file in `src/ops` that it mirrors.
 //!
 //! A device shows a shader only so many bytes of a buffer at once (128 MiB on some; GPT-2's embedding has 154 MB). So every op works
@@ -28,6 +28,8 @@ mod pool;
 mod recorder;
 mod rows;
 mod sample_norms;
+mod sketch;
+mod sketches;
 mod tensor;
 #[cfg(test)]
 mod tests;

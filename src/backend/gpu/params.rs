@@ -91,5 +91,10 @@ params! {
         work: u32, start_a: u32, line_a: u32, cols_a: u32, start_b: u32, line_b: u32, cols_b: u32, start_c: u32,
         line_c: u32, start_out: u32, parts: u32, floor_a: f32, floor_b: f32, up: f32,
     }
+    "sketch" => Sketch {
+        key0: u32, key1: u32, key2: u32, key3: u32, key4: u32, key5: u32, key6: u32, key7: u32, group: u32, step: u32,
+        block_low: u32, block_high: u32, skip: u32, blocks: u32, rows: u32, cols: u32, k: u32, side: u32,
+        start_x: u32, line_x: u32, start_out: u32, line_out: u32,
+    }
     "activation" "residual" => Elementwise { start_x: u32, start_y: u32, count: u32, line: u32 }
 }

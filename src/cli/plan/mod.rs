@@ -142,10 +142,7 @@ fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     let event = Event::SubsampledGaussian { noise_multiplier: pld, sampling_rate: rate, steps };
     let nats = mi::charge_event(&event, Sampler::Poisson)?.nats;
     // FERRET-k: four fifths of its greatest progress, see the planner.
-    let signs = (method == "ferret-k").then(|| {
-        let (b, x) = (batch as f64, args.gradient_noise);
-        (4.0 * b * b * (1.0 + x / b) / (pld * pld * (1.0 + x))).ceil().max(1.0) as u64
-    });
+    let signs = (method == "ferret-k").then(|| mi::signs_per_step(batch, pld, args.gradient_noise));
     if args.json {
         let mut out = json!({
             "noise_multiplier_rdp": rdp, "noise_multiplier_pld": pld, "steps": steps, "sampling_rate": rate,

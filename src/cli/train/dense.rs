@@ -1,22 +1,19 @@
 //! From arguments to the settings of the methods that release a whole update at every step.
 
-use super::ferret::ReleaseKind;
 use super::{Args, ScheduleKind};
 use crate::cli::bars::Bars;
 use crate::error::{Error, Result};
 use crate::method::dense::{ClipRule, ClipStyle, Method, Privacy, Settings, Variant};
-use crate::method::ferret::{Engine, MaskKind, Payload};
 use crate::method::{list, rates};
 use crate::model::Layout;
 use crate::optim::Silent;
 use crate::privacy::{calibrate, mi};
 use crate::progress::Progress;
-use crate::rng::Direction;
 
 /// What only the methods with whole updates have.
 #[derive(clap::Args, Debug)]
 pub(super) struct DenseArgs {
-    /// dpsgd, dp-signsgd: standard deviation of the noise in units of C, instead of --dp-epsilon; 0 is not private
+    /// dpsgd, dp-signsgd, ferret-k: standard deviation of the noise in units of C, instead of --dp-epsilon; 0 is not private
     #[arg(long, value_name = "S", conflicts_with = "dp_epsilon")]
     pub(super) noise_multiplier: Option<f64>,
     /// Which accountant finds the noise for --dp-epsilon [default: pld]
@@ -25,7 +22,7 @@ pub(super) struct DenseArgs {
     /// dpsgd, dp-signsgd: which norms of a record's gradient are clipped together [default: flat]
     #[arg(long, value_enum)]
     pub(super) clipping: Option<ClipStyle>,
-    /// dpsgd, dp-signsgd: the factor on a record's gradient of norm n [default: automatic]
+    /// dpsgd, dp-signsgd, ferret-k: the factor on a record's gradient, or sketch, of norm n [default: automatic]
     #[arg(long, value_enum)]
     pub(super) clip_function: Option<ClipRule>,
     /// signsgd: which of the algorithms of this name [default: plain]
@@ -59,17 +56,10 @@ pub(super) fn refuse_strangers(args: &Args) -> Result<()> {
             format!("--epsilon: {method} is not private and has no budget")
         }));
     }
-    let ferret = f.bucket.is_some()
-        || f.batch_per.is_some()
-        || f.flip.is_some()
-        || f.dither.is_some()
-        || f.unbiased
-        || f.silent != Silent::default()
-        || f.direction != Direction::default()
-        || f.payload != Payload::default()
-        || f.mask != MaskKind::default()
-        || f.engine != Engine::default()
-        || f.release != ReleaseKind::Bit;
+    let ferret = f.has_own() || f.silent != Silent::default() || f.release.is_some();
+    if let Some(what) = args.ferret_k.given() {
+        return Err(Error::usage(format!("{what} belongs to ferret-k, not to {method}: leave it out")));
+    }
     let given = [
         (ferret, "arguments of FERRET", false),
         (args.dp_epsilon.is_some() && !private, "--dp-epsilon", false),
@@ -93,7 +83,7 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
     let d = &args.dense;
     let privacy = || -> Result<Privacy> {
         Ok(Privacy {
-            noise_multiplier: noise_multiplier(args, args.batch as f64 / records as f64, steps, bars)?,
+            noise_multiplier: noise_multiplier(args, args.batch as f64 / records as f64, steps.into(), bars)?,
             clip: args.clip,
             clip_rule: d.clip_function.unwrap_or_default(),
             clip_style: d.clipping.unwrap_or_default(),
@@ -107,8 +97,8 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         "qsgd" => Method::Qsgd { bits: d.bits.unwrap_or(8) },
         _ => Method::Nonprivate,
     };
-    let plain = method == Method::Nonprivate;
-    let usual = rates::dense(&method, args.route, args.batch, layout.scalars());
+    let (plain, route) = (method == Method::Nonprivate, args.route.unwrap_or_default());
+    let usual = rates::dense(&method, route, args.batch, layout.scalars());
     let settings = Settings {
         method,
         tune: args.tune.clone(),
@@ -118,10 +108,10 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         steps: None,
         sampler: args.sampler,
         micro_batch: args.micro_batch,
-        route: args.route,
+        route,
         learning_rate: args.learning_rate.unwrap_or(usual),
         schedule: args.schedule(if plain { ScheduleKind::Linear } else { ScheduleKind::Constant }),
-        weight_decay: args.decay(),
+        weight_decay: args.decay(route),
         seed: args.seed,
     };
     settings.check()?;
@@ -133,7 +123,7 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
 }
 
 /// The noise that was asked for, or the least that the accountant proves to suffice for the planned steps.
-fn noise_multiplier(args: &Args, sampling_rate: f64, steps: u32, bars: &Bars) -> Result<f64> {
+pub(super) fn noise_multiplier(args: &Args, sampling_rate: f64, steps: u64, bars: &Bars) -> Result<f64> {
     match (args.dp_epsilon, args.dense.noise_multiplier) {
         (_, Some(_)) if args.dense.accountant.is_some() => {
             Err(Error::usage("--accountant finds the noise for --dp-epsilon: leave it out with --noise-multiplier"))
@@ -141,7 +131,7 @@ fn noise_multiplier(args: &Args, sampling_rate: f64, steps: u32, bars: &Bars) ->
         (_, Some(sigma)) => Ok(sigma),
         (Some(epsilon), None) => {
             bars.begin("finding the noise", 0);
-            let found = calibrate::noise_multiplier(epsilon, args.delta, sampling_rate, steps.into())?;
+            let found = calibrate::noise_multiplier(epsilon, args.delta, sampling_rate, steps)?;
             Ok(match args.dense.accountant.unwrap_or(AccountantKind::Pld) {
                 AccountantKind::Pld => found.pld.upper,
                 AccountantKind::Rdp => found.rdp,

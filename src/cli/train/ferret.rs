@@ -45,9 +45,9 @@ pub(super) struct FerretArgs {
     #[arg(long, value_enum, default_value = "backward")]
     pub(super) engine: Engine,
     /// The bit itself (bounded mutual information), the bit by randomised response, or a scalar with Gaussian noise (both also
-    /// (eps, delta)-DP)
-    #[arg(long, value_enum, default_value = "bit")]
-    pub(super) release: ReleaseKind,
+    /// (eps, delta)-DP); ferret-k: signs or scalars, after the noise [default: bit; ferret-k: sign]
+    #[arg(long, value_enum)]
+    pub(super) release: Option<ReleaseKind>,
     /// rr: probability of a flip
     #[arg(long, value_name = "P", conflicts_with = "dp_epsilon")]
     pub(super) flip: Option<f64>,
@@ -68,11 +68,34 @@ pub(in crate::cli) enum ReleaseKind {
     Rr,
     /// Sign times C plus Gaussian noise
     Gaussian,
+    /// ferret-k: the signs of noised sums
+    Sign,
+    /// ferret-k: the noised sums, on a grid
+    Scalar,
+}
+
+impl FerretArgs {
+    /// Whether anything is given that belongs to single bits alone.
+    pub(super) fn has_own(&self) -> bool {
+        self.bucket.is_some()
+            || self.batch_per.is_some()
+            || self.accounting != Accounting::Paper
+            || self.flip.is_some()
+            || self.dither.is_some()
+            || self.unbiased
+            || self.direction != Direction::default()
+            || self.payload != Payload::default()
+            || self.mask != MaskKind::default()
+            || self.engine != Engine::default()
+    }
 }
 
 /// Arguments of other methods are refused, not passed over.
 pub(super) fn refuse_strangers(args: &Args) -> Result<()> {
     let d = &args.dense;
+    if let Some(what) = args.ferret_k.given() {
+        return Err(Error::usage(format!("{what} belongs to ferret-k, not to {}: leave it out", args.method)));
+    }
     let strangers = d.noise_multiplier.is_some()
         || d.accountant.is_some()
         || d.clipping.is_some()
@@ -97,7 +120,8 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
     let Some(epsilon) = args.epsilon else {
         return Err(Error::usage("--epsilon NATS is needed: the budget of the run in nats of mutual information"));
     };
-    let noisy = args.ferret.release != ReleaseKind::Bit;
+    let noisy = args.ferret.release.is_some_and(|r| r != ReleaseKind::Bit);
+    let route = args.route.unwrap_or_default();
     let mut settings = Settings {
         method: args.method.clone(),
         tune: args.tune.clone(),
@@ -113,11 +137,11 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         release: Release::Bit,
         payload: args.ferret.payload,
         clip: args.clip,
-        route: args.route,
+        route,
         silent: args.ferret.silent,
         learning_rate: args.learning_rate.unwrap_or(1.0),
         schedule: args.schedule(ScheduleKind::Constant),
-        weight_decay: args.decay(),
+        weight_decay: args.decay(route),
         sampler: args.sampler,
         batch_per: args.ferret.batch_per.unwrap_or(if noisy { BatchPer::Bit } else { BatchPer::Step }),
         engine: args.ferret.engine,
@@ -150,11 +174,14 @@ fn release(args: &Args, settings: &Settings, bars: &Bars) -> Result<Release> {
         }
         None => Err(Error::usage(format!("give --{what}, or --dp-epsilon and --delta to have it found"))),
     };
-    match f.release {
+    match f.release.unwrap_or(ReleaseKind::Bit) {
         ReleaseKind::Bit if f.flip.or(f.dither).or(args.dp_epsilon).is_some() => {
             Err(Error::usage("--flip, --dither and --dp-epsilon belong to --release rr or gaussian"))
         }
         ReleaseKind::Bit => Ok(Release::Bit),
+        ReleaseKind::Sign | ReleaseKind::Scalar => {
+            Err(Error::usage(format!("--release sign and scalar are ferret-k's, not {}'s", args.method)))
+        }
         ReleaseKind::Rr => match f.flip {
             Some(flip) => Ok(Release::Rr { flip, unbiased: f.unbiased }),
             None => calibrated(Noise::Flips { unbiased: f.unbiased }, "flip"),

@@ -2,6 +2,7 @@
 
 mod dense;
 mod ferret;
+mod ferret_k;
 mod resume;
 
 pub(super) use ferret::ReleaseKind;
@@ -14,6 +15,7 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::Tune;
+use crate::method::ferret_k::NAME;
 use crate::method::folder::{Stage, stage};
 use crate::method::list::{self, Method};
 use crate::method::training::{Request, Training};
@@ -26,18 +28,19 @@ use std::path::{Path, PathBuf};
 
 /// Fine-tune a model, privately or not, and state what the result gives away.
 ///
-/// The folder gets the tuned model, privacy.json and PRIVACY.md, log.jsonl and, for FERRET, transcript.json, from which
+/// The folder gets the tuned model, privacy.json and PRIVACY.md, log.jsonl and, for FERRET and FERRET-k, transcript.json, from which
 /// `ferret replay` rebuilds the model. Ctrl-C saves; `ferret train --resume FOLDER` goes on to the same bits.
 #[derive(clap::Args, Debug)]
 #[command(args_override_self = true)]
 #[command(after_help = "Examples:
   ferret train --method ferret-max --model base --data records.jsonl --epsilon 0.5 --epochs 5 --batch 50 --out tuned
   ferret train --method ferret-max --model base --data records.jsonl --epsilon 0.5 --batch 1 --release rr --flip 0.02 --out tuned
+  ferret train --method ferret-k --model base --data records.jsonl --dp-epsilon 1 --delta 1e-5 --epochs 3 --batch 50 --out tuned
   ferret train --method dpsgd --model base --data records.jsonl --dp-epsilon 0.5 --delta 1e-5 --epochs 5 --batch 50 --out tuned
   ferret train --method nonprivate --model base --data records.jsonl --eval-data held-out.jsonl --out tuned
   ferret train --resume tuned")]
 pub struct Args {
-    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with --groups or --bucket; dpsgd, dp-signsgd;
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with --groups or --bucket; ferret-k; dpsgd, dp-signsgd;
     /// not private: nonprivate, signsgd, qsgd
     #[arg(long)]
     method: String,
@@ -59,7 +62,7 @@ pub struct Args {
     /// FERRET: budget of the whole run in nats of mutual information (not an epsilon of differential privacy)
     #[arg(long, value_name = "NATS", help_heading = "Budget")]
     epsilon: Option<f64>,
-    /// dpsgd, dp-signsgd: find the noise that makes the planned run (E, delta)-DP; FERRET with --release rr or gaussian: the flip or
+    /// dpsgd, dp-signsgd, ferret-k: find the noise that makes the planned run (E, delta)-DP; FERRET with --release rr or gaussian: the flip or
     /// dither
     #[arg(long, visible_alias = "target-epsilon", value_name = "E", help_heading = "Budget")]
     dp_epsilon: Option<f64>,
@@ -98,7 +101,8 @@ pub struct Args {
     #[arg(long, value_name = "SEED", help_heading = "Randomness")]
     insecure_seed: Option<u64>,
 
-    /// Peak learning rate [default: by method, bits, batch, route and size of the model; the run tells it]
+    /// Peak learning rate [default: by method, bits, batch, route and size of the model; ferret-k by --route direct: 0.5, the length of a
+    /// step; the run tells it]
     #[arg(long, help_heading = "Updates")]
     learning_rate: Option<f64>,
     /// Learning rate over the run [default: constant; nonprivate: linear, the paper's recipe]
@@ -110,15 +114,17 @@ pub struct Args {
     /// AdamW's weight decay; --route direct has none
     #[arg(long, default_value_t = 1e-3, help_heading = "Updates")]
     weight_decay: f64,
-    /// C: the length of a fired group's update, or the clipping bound of dpsgd and dp-signsgd
+    /// C: the length of a fired group's update, or the clipping bound of dpsgd, dp-signsgd and ferret-k
     #[arg(long, short = 'C', visible_alias = "max-grad-norm", default_value_t = 1.0, help_heading = "Updates")]
     clip: f64,
-    /// How updates reach the weights
-    #[arg(long, value_enum, default_value = "adamw", help_heading = "Updates")]
-    route: Route,
+    /// How updates reach the weights [default: adamw; ferret-k: direct]
+    #[arg(long, value_enum, help_heading = "Updates")]
+    route: Option<Route>,
 
     #[command(flatten, next_help_heading = "FERRET")]
     ferret: ferret::FerretArgs,
+    #[command(flatten, next_help_heading = "FERRET-k")]
+    ferret_k: ferret_k::FerretKArgs,
     #[command(flatten, next_help_heading = "DPSGD and other whole updates")]
     dense: dense::DenseArgs,
     #[command(flatten, next_help_heading = "Audit")]
@@ -176,14 +182,15 @@ pub fn run(args: Args) -> Result<()> {
         args.is_of(&args.out)?;
         return args.conclude(json!({"method": method, "out": args.out}), None);
     }
-    let ferret = list::is_ferret(method);
-    if ferret {
-        ferret::refuse_strangers(&args)?
-    } else {
-        dense::refuse_strangers(&args)?
-    }
+    type Settings = fn(&Args, &Layout, u64, &Bars) -> Result<Method>;
+    let (refuse_strangers, settings): (fn(&Args) -> Result<()>, Settings) = match method {
+        NAME => (ferret_k::refuse_strangers, ferret_k::settings),
+        _ if list::is_ferret(method) => (ferret::refuse_strangers, ferret::settings),
+        _ => (dense::refuse_strangers, dense::settings),
+    };
+    refuse_strangers(&args)?;
     let bars = Bars::new(args.quiet, "stopped");
-    let request = args.request(&bars, if ferret { ferret::settings } else { dense::settings })?;
+    let request = args.request(&bars, settings)?;
     let notes = request.method.notes();
     let mut training = Training::open(request, &bars)?;
     bars.end();
@@ -298,8 +305,8 @@ impl Args {
     }
 
     /// AdamW's; the direct route has none.
-    fn decay(&self) -> f64 {
-        if self.route == Route::Direct { 0.0 } else { self.weight_decay }
+    fn decay(&self, route: Route) -> f64 {
+        if route == Route::Direct { 0.0 } else { self.weight_decay }
     }
 
     fn note(&self, text: &str) {
@@ -318,6 +325,11 @@ fn text(summary: &Value) -> String {
         out += &format!(
             "{name}: {} bits released in {} steps, {} of them computed{took}\n",
             summary["bits"], summary["steps"], summary["computed_steps"]
+        );
+    } else if summary["scalars"].is_u64() {
+        out += &format!(
+            "{name}: {} scalars released in {} steps, {} of them computed{took}\n",
+            summary["scalars"], summary["steps"], summary["computed_steps"]
         );
     } else if summary["bits_per_update"].is_u64() {
         let sigma =

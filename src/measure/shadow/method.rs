@@ -3,9 +3,9 @@
 use super::MICRO_BATCH;
 use crate::error::{Error, Result};
 use crate::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
-use crate::method::ferret::{Cuts, Settings, Transcript};
+use crate::method::ferret::{Cuts, Settings};
 use crate::method::groups::{Grouping, Groups};
-use crate::method::{Method, Tune};
+use crate::method::{Method, Record, Tune, ferret_k};
 use crate::model::Layout;
 use crate::optim::{Route, Schedule};
 use crate::privacy::statement::{Released, Sampler, Statement};
@@ -13,10 +13,8 @@ use crate::privacy::statement::{Released, Sampler, Statement};
 /// What the audited model's folder tells about its training.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known<'a> {
-    /// Of a FERRET run: everything.
-    pub transcript: Option<&'a Transcript>,
-    /// Of a run with whole updates: everything.
-    pub record: Option<&'a dense::Record>,
+    /// Everything.
+    pub record: Option<&'a Record>,
     /// Of any run, one whose other files are gone too: method, sizes, noise, but no learning rate.
     pub statement: Option<&'a Statement>,
 }
@@ -24,8 +22,7 @@ pub struct Known<'a> {
 impl Known<'_> {
     /// The method's name.
     pub fn method(&self) -> Option<&str> {
-        let own = self.transcript.map(|t| t.settings.method.as_str());
-        own.or(self.record.map(|r| r.settings.method.name())).or(self.statement.map(|s| s.method.as_str()))
+        self.record.map(Record::name).or(self.statement.map(|s| s.method.as_str()))
     }
 
     /// How many records it was trained on.
@@ -40,8 +37,7 @@ impl Known<'_> {
 
     /// The method and its settings, and how many steps it made.
     fn run(&self) -> Option<(Method, u32)> {
-        let ferret = self.transcript.map(|t| (Method::Ferret(t.settings.clone()), t.steps_run));
-        ferret.or_else(|| self.record.map(|r| (Method::Dense(r.settings.clone()), r.steps_run)))
+        self.record.map(|r| (r.method(), r.steps_run()))
     }
 
     fn own(&self, name: &str) -> Option<(Method, u32)> {
@@ -70,6 +66,10 @@ impl Changes {
         let (batch, epochs, rate) = match &mut method {
             Method::Ferret(s) => {
                 s.epsilon = self.epsilon.unwrap_or(s.epsilon);
+                (&mut s.batch, &mut s.epochs, &mut s.learning_rate)
+            }
+            Method::FerretK(s) => {
+                s.noise_multiplier = self.noise_multiplier.unwrap_or(s.noise_multiplier);
                 (&mut s.batch, &mut s.epochs, &mut s.learning_rate)
             }
             Method::Dense(s) => {
@@ -105,6 +105,11 @@ impl Method {
             Some(text) => text.parse::<Tune>().map_err(Error::usage)?,
             None => Tune::default(),
         };
+        if name == ferret_k::NAME {
+            let (noise, released) = (changes.noise_multiplier, statement.map(|s| &s.released));
+            let settings = ferret_k::Settings { tune, ..sketches(released, noise, batch, epochs)? };
+            return changes.apply(Method::FerretK(settings)).sized(records);
+        }
         let method = match (dense_method(name, statement, changes)?, Grouping::of_method(name)) {
             (Some(method), _) => {
                 let plain = method == dense::Method::Nonprivate;
@@ -131,13 +136,40 @@ impl Method {
             }
             (None, None) => {
                 return Err(Error::usage(format!(
-                    "shadow models cannot be trained by {name}: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, \
+                    "shadow models cannot be trained by {name}: ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret-k, \
                  nonprivate, dpsgd, dp-signsgd, signsgd, qsgd, or the method of the audited model's transcript"
                 )));
             }
         };
         changes.apply(method).sized(records)
     }
+}
+
+/// FERRET-k as far as a statement tells.
+fn sketches(
+    released: Option<&Released>,
+    noise_multiplier: Option<f64>,
+    batch: u64,
+    epochs: u32,
+) -> Result<ferret_k::Settings> {
+    let stated = released.and_then(|r| match *r {
+        Released::NoisedSketches { numbers, signs, noise_multiplier, clip, .. } => {
+            Some((numbers, signs, noise_multiplier, clip))
+        }
+        _ => None,
+    });
+    let noise = noise_multiplier.or(stated.map(|s| s.2)).ok_or_else(|| {
+        Error::usage("shadow models by ferret-k need `shadow_noise_multiplier`: no statement tells the audited run's")
+    })?;
+    let usual = ferret_k::Settings { batch, epochs, micro_batch: MICRO_BATCH, ..ferret_k::Settings::usual(noise) };
+    let bits_per_step = ferret_k::Settings::usual_bits(batch, noise);
+    Ok(match stated {
+        None => ferret_k::Settings { bits_per_step, ..usual },
+        Some((bits_per_step, signs, _, clip)) => {
+            let release = if signs { ferret_k::Release::Sign } else { ferret_k::Release::Scalar };
+            ferret_k::Settings { bits_per_step, release, clip, ..usual }
+        }
+    })
 }
 
 /// The dense method of this name; none for other names.

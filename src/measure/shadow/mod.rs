@@ -1,7 +1,7 @@
 //! Shadow models: trained by this engine as the audited model was, on records of the auditor's choosing.
 //!
-//! [`train_shadow`] trains one; [`Store`] keeps it under the hash of everything it depends on (base, method, seed, records), a FERRET
-//! run as its transcript of some kilobytes, any other as a checkpoint. Secret randomness is seeded: shadow models protect nobody.
+//! [`train_shadow`] trains one; [`Store`] keeps it under the hash of everything it depends on (base, method, seed, records), a run of FERRET
+//! or FERRET-k as its transcript of some kilobytes, any other as a checkpoint. Secret randomness is seeded: shadow models protect nobody.
 
 mod method;
 mod plan;
@@ -14,7 +14,6 @@ use crate::audit::stats::Seeded;
 use crate::backend::Backend;
 use crate::data::{Example, examples_sha256};
 use crate::error::{Error, Result};
-use crate::method::ferret::{Transcript, replay};
 use crate::method::run::{GoOn, drive};
 use crate::method::{Record, Sensitive, run};
 use crate::model::Weights;
@@ -34,7 +33,7 @@ pub struct Shadow {
     /// Its weights.
     pub weights: Weights,
     /// Its run, where that says everything.
-    pub transcript: Option<Transcript>,
+    pub record: Option<Record>,
 }
 
 /// What a shadow model is made of.
@@ -68,13 +67,9 @@ pub fn train_shadow<B: Backend>(backend: B, task: Task, go_on: impl FnMut() -> R
     let mut run = task.begin(backend, None)?;
     drive(&mut *run, &mut GoOn(go_on))?;
     let done = run.finish()?;
-    let transcript = match done.record {
-        // True gradients are in no transcript.
-        record if !record.is_rebuildable() => None,
-        Record::Ferret(transcript) => Some(transcript),
-        Record::Dense(_) => None,
-    };
-    Ok(Shadow { weights: done.weights.into_form(), transcript })
+    // Whole updates and true gradients are in no record.
+    let record = Some(done.record).filter(Record::is_rebuildable);
+    Ok(Shadow { weights: done.weights.into_form(), record })
 }
 
 /// A folder of trained shadow models, by the hash of what made them; or none.
@@ -96,7 +91,7 @@ impl Store {
         Ok(Self { dir: Some(dir.to_owned()), whole: true })
     }
 
-    /// Keep in `dir` only what takes some kilobytes: FERRET's transcripts, no checkpoints.
+    /// Keep in `dir` only what takes some kilobytes: transcripts, no checkpoints.
     pub fn light(dir: &Path) -> Result<Self> {
         Ok(Self { whole: false, ..Self::at(dir)? })
     }
@@ -112,16 +107,16 @@ impl Store {
         let key = task.key();
         let (run, model) = (dir.join(format!("{key}.transcript.json")), dir.join(&key));
         if run.is_file() {
-            let transcript = Transcript::from_json(&fsio::read_text(&run)?, &run)?;
-            let weights = replay(task.base, &transcript, |_| ()).map_err(|e| Error::file(&run, e.to_string()))?;
+            let record = Record::from_transcript(&fsio::read_text(&run)?, &run)?;
+            let weights = record.rebuild(task.base, |_| ()).map_err(|e| Error::file(&run, e.to_string()))?;
             return Ok((weights, false));
         }
         if model.is_dir() {
             return Ok((checkpoint::load_folder(&model)?.weights, false));
         }
         let shadow = train_shadow(backend, task, go_on)?;
-        match &shadow.transcript {
-            Some(transcript) => fsio::write(&run, transcript.to_json()?.as_bytes())?,
+        match &shadow.record {
+            Some(record) => fsio::write(&run, record.to_json()?.as_bytes())?,
             None if !self.whole => {}
             None => checkpoint::save(&model, &shadow.weights, &SaveOptions::fresh(checkpoint::Dtype::F32))?,
         }

@@ -215,6 +215,17 @@ impl Method {
     }
 }
 
+impl ClipRule {
+    /// As gradients and sketches are clipped by it.
+    pub fn function(self) -> ClipFunction {
+        match self {
+            Self::Automatic => ClipFunction::AUTOMATIC,
+            Self::Abadi => ClipFunction::Abadi,
+            Self::None => ClipFunction::None,
+        }
+    }
+}
+
 impl Privacy {
     /// Whether anything is promised: contributions are bounded and noise is added.
     pub fn holds(&self) -> bool {
@@ -223,11 +234,6 @@ impl Privacy {
 
     /// How gradients of the parameters `tuned` of a decoder of this layout are clipped.
     pub fn clipping(&self, layout: &Layout, tuned: &[ParamId]) -> Result<Clipping> {
-        let function = match self.clip_rule {
-            ClipRule::Automatic => ClipFunction::AUTOMATIC,
-            ClipRule::Abadi => ClipFunction::Abadi,
-            ClipRule::None => ClipFunction::None,
-        };
         let style = match (self.clip_style, self.clip_groups) {
             (ClipStyle::Flat, _) => Style::Flat,
             (ClipStyle::PerLayer, _) => Style::PerLayer,
@@ -244,7 +250,7 @@ impl Privacy {
                 Style::Groups(groups.into_iter().map(|g| g.1).collect())
             }
         };
-        Clipping::new(function, style, self.clip)
+        Clipping::new(self.clip_rule.function(), style, self.clip)
     }
 }
 

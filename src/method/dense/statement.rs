@@ -1,40 +1,12 @@
 //! What a run gave away: what the accountants say of its steps, and the statement.
 
 use super::settings::{ClipRule, Method, Privacy, Record, Settings, Variant};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::method::claims;
 use crate::model::Layout;
-use crate::privacy::mi::charge_event;
 use crate::privacy::statement::{Circumstances, Released, Sampler, Statement, VERSION};
-use crate::privacy::{Accountant, Pld, Rdp};
-
-/// What steps cost: epsilon by accountant, or why there is none; and nats of mutual information, where they are proven.
-#[derive(Clone, Default)]
-struct Claims {
-    found: Vec<(&'static str, Result<f64, String>)>,
-    nats: Option<f64>,
-}
 
 impl Settings {
-    /// What `steps` steps cost at `delta`; nothing where nothing can be promised.
-    fn claims(&self, steps: u32, delta: f64) -> Result<Claims> {
-        let Some(event) = self.event(steps) else { return Ok(Claims::default()) };
-        let mut found = Vec::new();
-        for accountant in [&Pld::default() as &dyn Accountant, &Rdp::default()] {
-            let epsilon = match accountant.epsilon(&event, delta) {
-                Ok(bounds) if bounds.upper.is_finite() => Ok(bounds.upper),
-                Ok(_) => Err(format!(
-                    "{} finds no finite epsilon at delta {delta}: the noise is too small",
-                    accountant.name()
-                )),
-                Err(Error::Privacy(why)) => Err(why),
-                Err(e) => return Err(e),
-            };
-            found.push((accountant.name(), epsilon));
-        }
-        let nats = Some(charge_event(&event, self.sampler)?.nats);
-        Ok(Claims { found, nats })
-    }
-
     /// The statement of a run that stops after `stop` steps, with what was planned beside what was spent; (eps, delta) is claimed at
     /// `delta`. `layout` is that of its model.
     pub fn statement(&self, layout: &Layout, stop: u32, delta: f64, circumstances: Circumstances) -> Result<Statement> {
@@ -65,22 +37,7 @@ impl Settings {
             Statement::new(self.method.name(), released, self.sampler, self.records, self.sampling_rate(), count)
                 .by_rules_of(version)
                 .of_tensors(self.tune.to_string());
-        if let Some(event) = self.event(stop) {
-            statement.spent(event);
-        }
-        let spent = self.claims(stop, delta)?;
-        let planned = if stop == self.steps() { spent.clone() } else { self.claims(self.steps(), delta)? };
-        for (claims, of) in [(spent, "spent"), (planned, "planned")] {
-            if let Some(nats) = claims.nats.filter(|_| version > 2) {
-                statement.claim_nats(nats, of);
-            }
-            for (name, epsilon) in claims.found {
-                match epsilon {
-                    Ok(eps) => drop(statement.claim(statement.eps_delta(eps, delta), name, of)),
-                    Err(why) => statement.not_met.push(format!("{name}, {of}: {why}")),
-                }
-            }
-        }
+        claims::claim(&mut statement, self.event(stop), self.event(self.steps()), delta)?;
         match self.method.privacy() {
             Some(p) if p.clip_rule == ClipRule::None => statement.not_met.push(
                 "not private: gradients were not clipped (--clip-function none), so no noise bounds what one record does".into(),

@@ -3,10 +3,11 @@
 use super::plan::{Plan, Released};
 use super::settings::{Payload, Settings};
 use super::transcript::{Releases, Transcript};
-use crate::backend::{Backend, Cpu, Memory};
+use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::kernel::Scalars;
-use crate::model::checkpoint::{self, Checkpoint, Dtype};
+use crate::method::{Record, rebuild};
+use crate::model::checkpoint::Checkpoint;
 use crate::model::{Layout, Weights};
 use crate::optim::{Gradient, Updates};
 use crate::rng::DirectionStream;
@@ -138,23 +139,19 @@ impl<B: Backend> Replayer<B> {
 /// The weights that these releases lead to after `stop` steps, on the CPU. There is one copy of them in memory at any time, and what no release
 /// touches stays as it is stored.
 pub(super) fn follow<T: Scalars>(
-    mut weights: Weights<T>,
+    weights: Weights<T>,
     settings: &Settings,
     fires: &[(u32, u32)],
     releases: &Releases,
     stop: u32,
     progress: impl FnMut(u32),
 ) -> Result<Weights<T>> {
-    let b = Cpu::<f32>::new();
     let mut replayer = Replayer::new(&weights.layout, settings)?;
-    let shapes = weights.layout.specs().iter().map(|s| s.matrix());
-    let tensors = std::mem::take(&mut weights.tensors);
-    let sent = tensors.into_iter().zip(shapes).map(|(t, (rows, cols))| b.weight(rows, cols, t.into()));
-    let mut params = sent.collect::<Result<Vec<_>>>()?;
-    replayer.apply(&b, fires, releases, &mut params, progress)?;
-    replayer.catch_up(&b, stop, &mut params);
-    weights.tensors = params.into_iter().map(|w| Ok(b.take_weight(w)?.into())).collect::<Result<_>>()?;
-    Ok(weights)
+    rebuild::on_host(weights, |b, params| {
+        replayer.apply(b, fires, releases, params, progress)?;
+        replayer.catch_up(b, stop, params);
+        Ok(())
+    })
 }
 
 /// The tuned weights of a finished run, from its base model and its transcript: no data, no matrix product, the same bytes on every
@@ -166,36 +163,14 @@ pub fn replay<T: Scalars>(base: Weights<T>, transcript: &Transcript, progress: i
             "the run sent true gradients (`payload` true-gradient), which no transcript holds: it cannot be replayed",
         ));
     }
-    let Some(tuned) = &transcript.tuned_sha256 else {
-        return Err(Error::usage("the transcript is of an unfinished run: finish it with `resume` first"));
-    };
-    let found = checkpoint::tensors_sha256(&base);
-    if found != transcript.base_sha256 {
-        return Err(Error::usage(format!(
-            "the run began at tensors with SHA-256 {}, this base model has {found}: give the one it was trained from",
-            transcript.base_sha256
-        )));
-    }
     let Transcript { settings, releases, steps_run, .. } = transcript;
-    let weights = follow(base, settings, &transcript.fires(), releases, *steps_run, progress)?;
-    let found = checkpoint::tensors_sha256(&weights);
-    if found != *tuned {
-        return Err(Error::usage(format!(
-            "the transcript leads to tensors with SHA-256 {found}, not to the {tuned} it names: it was tampered with, or written by \
-             a program that computed otherwise"
-        )));
-    }
-    Ok(weights)
+    rebuild::checked(base, &transcript.base_sha256, transcript.tuned_sha256.as_deref(), |base| {
+        follow(base, settings, &transcript.fires(), releases, *steps_run, progress)
+    })
 }
 
 /// Write a tuned model, with its transcript, as training and replay both do: what was changed in f32, the rest as it is; names, config and tokenizer
 /// those of the base model.
 pub fn save<T>(dir: &Path, base: &Checkpoint<T>, tuned: &Weights<impl Scalars>, transcript: &Transcript) -> Result<()> {
-    let text = transcript.to_json()?;
-    let mut options = base.save_options();
-    options.dtype = Dtype::F32;
-    crate::fsio::fill_folder(dir, |dir| {
-        crate::fsio::write(&dir.join(super::transcript::FILE), text.as_bytes())?;
-        checkpoint::save(dir, tuned, &options)
-    })
+    Record::Ferret(transcript.clone()).save(dir, base, tuned)
 }

@@ -249,7 +249,8 @@ impl Settings {
         let refuse = |what: String| Err(Error::usage(what));
         // The statement repeats it: a sentence in its place would be a promise that no one made.
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if !(self.method.starts_with("ferret") && self.method.len() <= 40 && self.method.chars().all(plain)) {
+        let own = self.method.starts_with("ferret") && self.method != crate::method::ferret_k::NAME;
+        if !(own && self.method.len() <= 40 && self.method.chars().all(plain)) {
             return refuse("method is no name of FERRET's: ferret, ferret-max and so on are expected".into());
         }
         self.common().check()?;

@@ -25,12 +25,13 @@ use super::settings::{Payload, Release, Settings};
 use crate::error::{Error, Result};
 use crate::hash::sha256;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::path::Path;
 
 /// The file's name in a trained checkpoint's folder.
 pub const FILE: &str = "transcript.json";
 
-const FORMAT: &str = "ferret transcript";
+pub(in crate::method) const FORMAT: &str = "ferret transcript";
 const VERSION: u32 = 2;
 
 /// What was released, in the order of the fires.
@@ -97,14 +98,39 @@ impl File {
 
     /// Whether the checksum fits: that of the fields `read`, as they stand in the text, so that a field which this program writes and
     /// an earlier one did not know changes nothing; or that of the fields as this program writes them.
-    fn is_whole(&self, mut read: serde_json::Value) -> bool {
+    fn is_whole(&self, mut read: Value) -> bool {
         read["checksum"] = "".into();
         [sha256(read.to_string()), self.checksum()].contains(&self.checksum)
     }
 }
 
-fn is_sha256(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+/// Refuse hashes of a transcript that are none.
+pub(in crate::method) fn check_hashes(base: &str, tuned: Option<&str>) -> Result<()> {
+    let is_sha256 = |text: &str| text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    for (name, hash) in [("base_sha256", Some(base)), ("tuned_sha256", tuned)] {
+        if let Some(hash) = hash.filter(|h| !is_sha256(h)) {
+            return Err(Error::usage(format!("{name} is \"{hash}\", expected 64 hexadecimal digits")));
+        }
+    }
+    Ok(())
+}
+
+/// The JSON of a transcript of `format`, in one of the versions up to `newest`. The version is looked at first: a later one may have fields that
+/// this program does not know.
+pub(in crate::method) fn head(text: &str, path: &Path, format: &str, newest: u32) -> Result<Value> {
+    let refuse = |what: String| Err(Error::file(path, what));
+    let head: Value =
+        serde_json::from_str(text).map_err(|e| Error::file(path, format!("is no JSON ({e}): was it cut short?")))?;
+    if head["format"] != format {
+        return refuse(format!("is no transcript: its format is {}, expected \"{format}\"", head["format"]));
+    }
+    if !head["version"].as_u64().is_some_and(|v| (1..=u64::from(newest)).contains(&v)) {
+        return refuse(format!(
+            "has version {}, this program reads versions up to {newest}: use the one that wrote it, or a later one",
+            head["version"]
+        ));
+    }
+    Ok(head)
 }
 
 /// Steps of the grid from 0 to C on which noisy scalars are released.
@@ -125,11 +151,7 @@ impl Transcript {
     /// Whether the parts agree: settings with each other, releases with the fires that the seed draws.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::usage(what));
-        for (name, hash) in [("base_sha256", Some(&self.base_sha256)), ("tuned_sha256", self.tuned_sha256.as_ref())] {
-            if let Some(hash) = hash.filter(|h| !is_sha256(h)) {
-                return refuse(format!("{name} is \"{hash}\", expected 64 hexadecimal digits"));
-            }
-        }
+        check_hashes(&self.base_sha256, self.tuned_sha256.as_deref())?;
         self.settings.check()?;
         if self.steps_run > self.settings.steps() {
             return refuse(format!("{} steps were run of {} planned", self.steps_run, self.settings.steps()));
@@ -204,18 +226,7 @@ impl Transcript {
     /// Read [`Transcript::to_json`]'s text. `path` is for messages.
     pub fn from_json(text: &str, path: &Path) -> Result<Self> {
         let refuse = |what: String| Err(Error::file(path, what));
-        // The version first: a later one may have fields that this program does not know.
-        let head: serde_json::Value = serde_json::from_str(text)
-            .map_err(|e| Error::file(path, format!("is no JSON ({e}): was it cut short?")))?;
-        if head["format"] != FORMAT {
-            return refuse(format!("is no transcript: its format is {}, expected \"{FORMAT}\"", head["format"]));
-        }
-        if !head["version"].as_u64().is_some_and(|v| (1..=u64::from(VERSION)).contains(&v)) {
-            return refuse(format!(
-                "has version {}, this program reads versions up to {VERSION}: use the one that wrote it, or a later one",
-                head["version"]
-            ));
-        }
+        let head = head(text, path, FORMAT, VERSION)?;
         let file: File =
             serde_json::from_str(text).map_err(|e| Error::file(path, format!("is no valid transcript: {e}")))?;
         // What a reader of the file sees is what is replayed: 1e-310 would be 0 in single precision.

@@ -48,6 +48,7 @@ pub mod spend;
 
 pub use batch::{Charge, Release, charge_event};
 pub use budget::{Accounting, Plan, Request, charge, delta_zero, delta_zero_realised, run_steps, steps};
+pub use planner::signs_per_step;
 pub use spend::Spender;
 
 /// What a printed number of nats is about.

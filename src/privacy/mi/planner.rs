@@ -92,6 +92,12 @@ pub struct Dense {
 /// The gradient noise x of small models that are fine-tuned, where none was measured.
 pub const USUAL_NOISE: f64 = 3.0;
 
+/// Signs a step at which FERRET-k with batches of B and noise z makes four fifths of its greatest progress, at gradient noise x: `4 B² (1 + x / B) / (z² (1 + x))`.
+pub fn signs_per_step(batch: u64, noise_multiplier: f64, gradient_noise: f64) -> u64 {
+    let (b, z, x) = (batch as f64, noise_multiplier, gradient_noise);
+    (4.0 * b * b * (1.0 + x / b) / (z * z * (1.0 + x))).ceil().max(1.0) as u64
+}
+
 /// Batch sizes at which dense methods are looked at.
 const DENSE: [u64; 5] = [10, 50, 200, 1000, 5000];
 
@@ -187,14 +193,14 @@ impl Ask {
         // Four digits, upwards.
         let (z, b, x, t) = ((high.exp() * 1e4).ceil() / 1e4, batch as f64, self.noise, steps as f64);
         let limit = b * b / (z * z * (1.0 + x));
-        let signs = (4.0 * limit * (1.0 + x / b)).ceil().max(1.0);
+        let signs = signs_per_step(batch, z, x);
         Ok(Dense {
             batch,
             steps,
             noise_multiplier: z,
             nats: spent(z)? * t * (1.0 + 1e-12),
-            signs: signs as u64,
-            ferret_k: t * signs / (1.0 + x / b + signs / limit),
+            signs,
+            ferret_k: t * signs as f64 / (1.0 + x / b + signs as f64 / limit),
             dpsgd: t * std::f64::consts::FRAC_PI_2 * limit,
         })
     }

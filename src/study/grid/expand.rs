@@ -61,6 +61,7 @@ impl Row {
             Goal::Ferret(reading) => reading.variant == method,
             Goal::Within { counted, .. } => COUNTED.iter().any(|c| c.0 == method && c.1 == *counted),
             Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. } => method == "dpsgd",
+            Goal::FerretK(_) => method == "ferret-k",
             Goal::Nonprivate => method == "nonprivate",
         }
     }
@@ -71,6 +72,7 @@ impl Row {
                 Release::Bit => Some(reading.nats),
                 Release::Rr { eps } | Release::Gaussian { eps } => Some(eps),
             },
+            Goal::FerretK(sketches) => Some(sketches.eps),
             Goal::Dpsgd { eps } => Some(*eps),
             Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } => Some(*nats),
             _ => self.steps_of.as_ref().map(|reading| reading.nats),
@@ -100,6 +102,7 @@ impl Grid {
             Kind::Readings => self.readings(&mut rows),
             Kind::TrueDp => self.true_dp(&mut rows),
             Kind::EqualNats => self.equal_nats(&mut rows),
+            Kind::FerretK => rows.extend(self.sketched()),
         }
         rows
     }

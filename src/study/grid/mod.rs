@@ -4,12 +4,14 @@ mod expand;
 pub mod report;
 mod run;
 pub mod sheet;
+mod sketches;
 
 pub use expand::{Row, Tuned};
 pub use run::{Finished, Progress, Runner, Spread, Store};
 
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::rng::sketch::MOST_BUCKETS;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -25,15 +27,18 @@ pub enum Kind {
     TrueDp,
     /// FERRET, its bits counted as the paper does, exactly, and exactly with flips, against DPSGD at the same nats.
     EqualNats,
+    /// FERRET-k by bits a step and by eps, against DPSGD.
+    FerretK,
 }
 
 impl Kind {
     /// Every kind, by the name of its grid.
-    pub const NAMED: [(&'static str, Self); 4] = [
+    pub const NAMED: [(&'static str, Self); 5] = [
         ("paper", Self::Paper),
         ("readings", Self::Readings),
         ("true-dp", Self::TrueDp),
         ("equal-nats", Self::EqualNats),
+        ("ferret-k", Self::FerretK),
     ];
 
     /// Its grid's name.
@@ -47,6 +52,7 @@ impl Kind {
             Self::Paper => [&FERRETS[..], &["dpsgd", "nonprivate"]].concat(),
             Self::Readings | Self::TrueDp => FERRETS.to_vec(),
             Self::EqualNats => vec!["ferret-paper", "ferret-exact", "ferret-flipped", "dpsgd", "nonprivate"],
+            Self::FerretK => vec!["ferret-k", "dpsgd"],
         }
     }
 }
@@ -62,6 +68,8 @@ pub struct Grid {
     pub budgets: Vec<f64>,
     /// True-dp: the nats of mutual information that decide how many bits FERRET releases. More bits need more flips.
     pub nats: Vec<f64>,
+    /// Ferret-k: bits a step, at eps 1 or the first budget.
+    pub bits: Vec<u32>,
     /// Passes over the members.
     pub epochs: Vec<u32>,
     /// Expected batch sizes.
@@ -90,6 +98,7 @@ struct File {
     methods: Option<Vec<String>>,
     budgets: Option<Vec<f64>>,
     nats: Option<Vec<f64>>,
+    bits: Option<Vec<u32>>,
     epochs: Option<Vec<u32>>,
     batches: Option<Vec<u64>>,
     seeds: Option<u64>,
@@ -113,6 +122,7 @@ impl Grid {
             methods: words(&["ferret-max", "ferret-eighth", "ferret-2", "dpsgd", "nonprivate"]),
             budgets: vec![0.1, 0.5, 1.0, 2.0, f64::INFINITY],
             nats: vec![1.0],
+            bits: Vec::new(),
             epochs: vec![1, 3, 5],
             batches: vec![50],
             seeds: 3,
@@ -150,6 +160,16 @@ impl Grid {
                 matched: false,
                 ..paper
             },
+            Kind::FerretK => Self {
+                methods: words(&["ferret-k", "dpsgd"]),
+                budgets: vec![0.1, 0.5, 1.0, 2.0, 8.0],
+                bits: vec![1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536],
+                epochs: vec![3],
+                learning_rates: 5,
+                tune_cells: true,
+                matched: false,
+                ..paper
+            },
         }
     }
 
@@ -184,6 +204,7 @@ impl Grid {
             methods,
             budgets,
             nats,
+            bits,
             epochs,
             batches,
             seeds,
@@ -252,6 +273,9 @@ impl Grid {
         if self.nats.is_empty() || !self.nats.iter().all(|n| *n > 0.0 && n.is_finite()) {
             return Err(format!("nats is {:?}, expected numbers above 0", self.nats));
         }
+        if let Some(k) = self.bits.iter().find(|&&k| k == 0 || k as usize > MOST_BUCKETS) {
+            return Err(format!("bits: {k} a step, expected 1 to {MOST_BUCKETS}"));
+        }
         if self.learning_rates == 0 || self.learning_rates > 15 {
             return Err(format!("learning_rates is {}, expected 1 to 15", self.learning_rates));
         }
@@ -259,6 +283,7 @@ impl Grid {
             ("methods", repeated(&self.methods)),
             ("budgets", repeated(&self.budgets)),
             ("nats", repeated(&self.nats)),
+            ("bits", repeated(&self.bits)),
             ("epochs", repeated(&self.epochs)),
             ("batches", repeated(&self.batches)),
         ];

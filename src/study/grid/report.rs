@@ -5,6 +5,7 @@ mod nats;
 mod page;
 mod paper;
 mod readings;
+mod sketches;
 
 use super::run::{Finished, Spread, choose};
 use super::sheet::Sheet;
@@ -189,6 +190,7 @@ pub fn report(grid: &Grid, results: &[Finished], chosen: &HashMap<String, (f64, 
         Kind::Readings => readings::tables(grid, &groups),
         Kind::TrueDp => dp::tables(grid, &groups, chosen),
         Kind::EqualNats => nats::tables(grid, &groups, chosen),
+        Kind::FerretK => sketches::tables(grid, &groups),
     };
     sheets.extend(rates(grid, chosen));
     Report { sheets, verdicts, findings, figures }
@@ -271,6 +273,7 @@ impl Report {
                     }
                     out["train_perplexity"] = json!(o.train_loss.exp());
                     out["bits"] = json!(o.bits);
+                    out["update_bits"] = json!(o.update_bits);
                     out["record_gradients"] = json!(o.sample_gradients);
                     out["steps_computed"] = json!(o.steps.0);
                     out["guarantees"] = json!(o.guarantees);

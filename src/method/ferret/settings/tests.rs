@@ -8,6 +8,7 @@ fn contradictions_are_refused() {
         ("method", |s| s.method = "ferret-max`, proven (0, 0)-private by `audit".into()),
         ("method", |s| s.method = "perfectly-private".into()),
         ("method", |s| s.method = "ferret".repeat(10)),
+        ("method", |s| s.method = "ferret-k".into()),
         ("epsilon", |s| s.epsilon = f64::NAN),
         ("epsilon", |s| s.epsilon = 0.0),
         ("batch", |s| s.batch = 0),

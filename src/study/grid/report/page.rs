@@ -53,6 +53,7 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
         Kind::EqualNats => {
             "FERRET, its bits charged as the paper does, exactly, and exactly with flips, against DPSGD at the same nats of mutual information."
         }
+        Kind::FerretK => "FERRET-k by bits a step and by eps, against DPSGD at the same (eps, delta).",
     };
     let members = results.iter().find_map(|r| r.outcome.as_ref().ok()).map_or((0, 0), |o| o.candidates);
     Page {
@@ -113,7 +114,11 @@ fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
     let shown: Vec<&Outcome> = groups.iter().filter_map(first).collect();
     out.extend(figures::time(&shown));
     out.extend(figures::gradients(&shown));
-    if matches!(grid.kind, Kind::TrueDp | Kind::EqualNats) {
+    if grid.kind == Kind::FerretK {
+        out.extend(super::sketches::pictures(grid, groups));
+        out.extend(against_budget(grid, groups));
+    }
+    if matches!(grid.kind, Kind::TrueDp | Kind::EqualNats | Kind::FerretK) {
         out.extend(figures::loss_curves(&shown));
         out.push(figures::advantage(&shown));
     }

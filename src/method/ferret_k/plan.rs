@@ -1,0 +1,62 @@
+//! The public plan of a run: which steps compute, by which sketch, and what a release counts.
+//!
+//! It follows from settings, seed and the model's layout, before any record is touched. The trainer asks it, and the replayer does.
+
+use super::settings::{Release, Settings};
+use crate::error::Result;
+use crate::model::{Layout, ParamId};
+use crate::rng::StepSketch;
+
+/// The public plan of a run on a model of some layout.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    settings: Settings,
+    /// Rows and columns of every tensor; 0 x 0 where it is not tuned, and so has no bucket.
+    shapes: Vec<(usize, usize)>,
+    scale: f32,
+}
+
+impl Plan {
+    /// Of a run on weights of this layout.
+    pub fn new(layout: &Layout, settings: &Settings) -> Result<Self> {
+        settings.check()?;
+        let mut shapes = vec![(0, 0); layout.len()];
+        for p in settings.tune.ids(layout)? {
+            shapes[p.0] = layout.spec(p).matrix();
+        }
+        let d = shapes.iter().map(|(rows, cols)| rows * cols).sum::<usize>().max(1) as f64;
+        let scale = match settings.release {
+            // Every sign moves its weights by as much: a step is 1 long.
+            Release::Sign => 1.0 / d.sqrt(),
+            // |S| = B C, all records of one mind, is as long a step. B is the planned one: the realised batch size is secret.
+            Release::Scalar => (f64::from(settings.bits_per_step) / d).sqrt() / settings.batch as f64,
+        };
+        Ok(Self { settings: settings.clone(), shapes, scale: scale as f32 })
+    }
+
+    /// What it follows from.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Whether `p` has buckets.
+    pub fn tunes(&self, p: ParamId) -> bool {
+        self.shapes[p.0].0 > 0
+    }
+
+    /// The tensors that have.
+    pub fn tuned(&self) -> impl Iterator<Item = ParamId> + '_ {
+        (0..self.shapes.len()).map(ParamId).filter(|&p| self.tunes(p))
+    }
+
+    /// U at `step`.
+    pub fn sketch(&self, step: u32) -> StepSketch {
+        let Settings { seed, sketch, .. } = self.settings;
+        StepSketch::new(seed, step, sketch, self.settings.k(), &self.shapes)
+    }
+
+    /// The factor on `Uᵀ b`: 1 / sqrt(d) for signs, sqrt(k / d) / B for scalars in units of C, of which d is the number of tuned weights.
+    pub fn scale(&self) -> f32 {
+        self.scale
+    }
+}

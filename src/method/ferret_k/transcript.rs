@@ -1,0 +1,216 @@
+//! `transcript.json` of FERRET-k: a run, whole, in a few lines of text and k bits a step.
+//!
+//! ```text
+//! {
+//!   "format": "ferret-k transcript",
+//!   "version": 1,
+//!   "base_sha256": "…",        SHA-256 of the base model's tensors
+//!   "tuned_sha256": "…",       of the tuned model's; null while the run is unfinished
+//!   "settings": { … },         see Settings
+//!   "steps_run": 96,           how many of the settings' steps were made
+//!   "fires": 96,               how many of them computed something; which ones follows from the seed
+//!   "signs": "q83Z…",          base64 of fires x k bits, step after step, bucket after bucket, the first in a byte's lowest bit, 1 for plus
+//!   "scalars": "AAQA…",        in place of signs: base64 of fires x k integers of 32 bits, the lowest byte first, in units of C / 1024
+//!   "checksum": "…"            SHA-256 of this object, compact, with an empty checksum
+//! }
+//! ```
+//!
+//! The checksum finds slips and careless edits; it is no signature. What cannot be forged without finding another run is the tuned
+//! model's hash.
+
+use super::packed::{pack_numbers, pack_signs, unpack_numbers, unpack_signs};
+use super::settings::{Release, Settings};
+use crate::error::{Error, Result};
+use crate::hash::sha256;
+use crate::method::ferret::transcript::{GRID, check_hashes, head};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::Path;
+
+pub(in crate::method) const FORMAT: &str = "ferret-k transcript";
+const VERSION: u32 = 1;
+
+/// What was released, step after step, k of them each.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Releases {
+    /// +1 or -1.
+    Signs(Vec<i8>),
+    /// Sums in units of C / 1024.
+    Scalars(Vec<i32>),
+}
+
+impl Releases {
+    /// None yet, of what `release` names.
+    pub fn none(release: Release) -> Self {
+        match release {
+            Release::Sign => Self::Signs(Vec::new()),
+            Release::Scalar => Self::Scalars(Vec::new()),
+        }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Signs(s) => s.len(),
+            Self::Scalars(s) => s.len(),
+        }
+    }
+
+    /// Whether nothing was released.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bits that they take.
+    pub fn bits(&self) -> u64 {
+        match self {
+            Self::Signs(s) => s.len() as u64,
+            Self::Scalars(s) => 32 * s.len() as u64,
+        }
+    }
+
+    /// The k numbers of the i-th computed step: signs, or scalars in units of C.
+    pub fn numbers(&self, i: usize, k: usize) -> Vec<f32> {
+        match self {
+            Self::Signs(s) => s[i * k..][..k].iter().map(|&s| f32::from(s)).collect(),
+            Self::Scalars(s) => s[i * k..][..k].iter().map(|&s| (f64::from(s) / GRID) as f32).collect(),
+        }
+    }
+}
+
+/// The place of `x`, a sum in units of C, on the public grid. What is beyond 32 bits stays at their end.
+pub fn on_grid(x: f64) -> i32 {
+    (x * GRID).round() as i32
+}
+
+/// A run: what it started from, what it was told, what it released.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transcript {
+    /// SHA-256 of the base model's tensors, in lower-case hexadecimal.
+    pub base_sha256: String,
+    /// SHA-256 of the tuned model's tensors; none while the run is unfinished.
+    pub tuned_sha256: Option<String>,
+    /// What the run was told.
+    pub settings: Settings,
+    /// How many of the settings' steps were made.
+    pub steps_run: u32,
+    /// What it released.
+    pub releases: Releases,
+}
+
+/// The file, field by field.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    format: String,
+    version: u32,
+    base_sha256: String,
+    tuned_sha256: Option<String>,
+    settings: Settings,
+    steps_run: u32,
+    fires: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    signs: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    scalars: Option<String>,
+    checksum: String,
+}
+
+/// SHA-256 of an object as it stands, with an empty checksum.
+fn checksum(mut object: Value) -> String {
+    object["checksum"] = "".into();
+    sha256(object.to_string())
+}
+
+impl Transcript {
+    /// The steps of the run that computed something, in order.
+    pub fn fires(&self) -> Vec<u32> {
+        self.settings.fires(self.steps_run)
+    }
+
+    /// Whether the parts agree: settings with each other, releases with the steps that the seed draws.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::usage(what));
+        check_hashes(&self.base_sha256, self.tuned_sha256.as_deref())?;
+        self.settings.check()?;
+        if self.steps_run > self.settings.steps() {
+            return refuse(format!("{} steps were run of {} planned", self.steps_run, self.settings.steps()));
+        }
+        match (&self.releases, self.settings.release) {
+            (Releases::Signs(signs), Release::Sign) => {
+                if let Some(s) = signs.iter().find(|s| ![1, -1].contains(*s)) {
+                    return refuse(format!("{s} was released, expected +1 or -1 and nothing else"));
+                }
+            }
+            (Releases::Scalars(_), Release::Scalar) => {}
+            (Releases::Signs(_), _) => return refuse("signs were released where settings say scalars".into()),
+            (Releases::Scalars(_), _) => return refuse("scalars were released where settings say signs".into()),
+        }
+        let (listed, k) = (self.releases.len() as u64, self.settings.k() as u64);
+        match self.settings.count_fires(self.steps_run, listed / k) {
+            made if made * k == listed => Ok(()),
+            made => refuse(format!(
+                "{listed} releases are listed, but seed and settings make {} steps of {k}",
+                if made > listed / k { format!("more than {}", listed / k) } else { made.to_string() }
+            )),
+        }
+    }
+
+    /// The file's text.
+    pub fn to_json(&self) -> Result<String> {
+        self.check()?;
+        let (signs, scalars) = match &self.releases {
+            Releases::Signs(signs) => (Some(pack_signs(signs)), None),
+            Releases::Scalars(scalars) => (None, Some(pack_numbers(scalars))),
+        };
+        let file = File {
+            format: FORMAT.into(),
+            version: VERSION,
+            base_sha256: self.base_sha256.clone(),
+            tuned_sha256: self.tuned_sha256.clone(),
+            settings: self.settings.clone(),
+            steps_run: self.steps_run,
+            fires: self.releases.len() as u64 / u64::from(self.settings.bits_per_step),
+            signs,
+            scalars,
+            checksum: String::new(),
+        };
+        let mut value = serde_json::to_value(&file).expect("strings and numbers");
+        value["checksum"] = checksum(value.clone()).into();
+        Ok(serde_json::to_string_pretty(&value).expect("strings and numbers") + "\n")
+    }
+
+    /// Read [`Transcript::to_json`]'s text. `path` is for messages.
+    pub fn from_json(text: &str, path: &Path) -> Result<Self> {
+        let refuse = |what: String| Err(Error::file(path, what));
+        let head = head(text, path, FORMAT, VERSION)?;
+        let file: File =
+            serde_json::from_str(text).map_err(|e| Error::file(path, format!("is no valid transcript: {e}")))?;
+        let contradicts = |e: String| Error::file(path, format!("contradicts itself: {e}"));
+        file.settings.check().map_err(|e| contradicts(e.to_string()))?;
+        let count = file.fires.saturating_mul(file.settings.bits_per_step.into());
+        let broken = |name: &'static str| move |e: String| Error::file(path, format!("{name}: {e}"));
+        let releases = match (file.settings.release, &file.signs, &file.scalars) {
+            (Release::Sign, Some(signs), None) => Releases::Signs(unpack_signs(signs, count).map_err(broken("signs"))?),
+            (Release::Scalar, None, Some(scalars)) => {
+                Releases::Scalars(unpack_numbers(scalars, count).map_err(broken("scalars"))?)
+            }
+            (Release::Sign, ..) => return refuse("lists other things than signs, which its settings release".into()),
+            (Release::Scalar, ..) => {
+                return refuse("lists other things than scalars, which its settings release".into());
+            }
+        };
+        let transcript = Self {
+            base_sha256: file.base_sha256,
+            tuned_sha256: file.tuned_sha256,
+            settings: file.settings,
+            steps_run: file.steps_run,
+            releases,
+        };
+        transcript.check().map_err(|e| contradicts(e.to_string()))?;
+        if file.checksum != checksum(head) {
+            return refuse("was changed after it was written: the checksum does not fit its content".into());
+        }
+        Ok(transcript)
+    }
+}

@@ -1,0 +1,162 @@
+//! FERRET-k against DPSGD at the same (eps, delta): by bits a step, and by eps.
+
+use super::{Group, is_base};
+use crate::privacy::guarantee::Guarantee;
+use crate::privacy::statement::Released;
+use crate::study::arm::Outcome;
+use crate::study::figures::{self, BudgetLine};
+use crate::study::grid::Grid;
+use crate::study::grid::sheet::Sheet;
+use crate::study::plot::Axis;
+use crate::study::spec::{Goal, Sketches};
+use crate::study::verdict::{Verdict, interval};
+
+/// What a run released: numbers a step, bits in all, and the noise; of DPSGD all weights, 32 bits each.
+pub(super) fn released(outcome: &Outcome) -> Option<(u64, u64, f64)> {
+    match outcome.statement.as_ref()?.released {
+        Released::NoisedSketches { count, numbers, signs, noise_multiplier, .. } => {
+            let bits = count * u64::from(numbers) * if signs { 1 } else { 32 };
+            Some((numbers.into(), bits, noise_multiplier))
+        }
+        Released::NoisedSums { count, noise_multiplier, .. } => {
+            let bits = outcome.update_bits?;
+            Some((bits / 32, count * bits, noise_multiplier))
+        }
+        _ => None,
+    }
+}
+
+/// Bytes, for a reader.
+fn bytes(bits: u64) -> String {
+    match bits.div_ceil(8) {
+        b if b < 10_000 => format!("{b} B"),
+        b if b < 10_000_000 => format!("{:.1} KB", b as f64 / 1e3),
+        b => format!("{:.1} MB", b as f64 / 1e6),
+    }
+}
+
+pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
+    let base = groups.iter().find(|g| is_base(g));
+    let before = base.map_or(String::new(), |b| b.show(|o| o.test_loss.exp(), 2));
+    let (mut sheets, mut findings) = (Vec::new(), Vec::new());
+    for &epochs in &grid.epochs {
+        for &eps in &grid.budgets {
+            let here: Vec<&Group> =
+                groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps).collect();
+            let row = |g: &&Group| {
+                let first = g.outcomes().next();
+                let made = first.and_then(released);
+                let spent = first.and_then(|o| {
+                    o.guarantees.iter().find_map(|g| match g {
+                        Guarantee::EpsDelta { eps, .. } => Some(format!("{eps:.3}")),
+                        _ => None,
+                    })
+                });
+                vec![
+                    g.spec.row.clone(),
+                    made.map_or(String::new(), |m| m.0.to_string()),
+                    made.map_or(String::new(), |m| bytes(m.1)),
+                    made.map_or(String::new(), |m| format!("{:.3}", m.2)),
+                    format!("{:.2e}", g.spec.learning_rate),
+                    g.show(|o| o.test_loss.exp(), 2),
+                    g.show(|o| o.attack.auc, 3),
+                    g.show(|o| o.seconds, 1),
+                    spent.unwrap_or_else(|| "none".into()),
+                ]
+            };
+            let titles = [
+                "method",
+                "numbers a step",
+                "released",
+                "noise [C]",
+                "rate",
+                "test ppl",
+                "AUC",
+                "time [s]",
+                "eps spent (PLD)",
+            ];
+            sheets.push(Sheet {
+                caption: format!(
+                    "At ({eps}, {:e})-differential privacy, {epochs} epochs (base model: perplexity {before})",
+                    grid.delta
+                ),
+                titles: titles.map(String::from).to_vec(),
+                rows: here.iter().map(row).collect(),
+                note: format!(
+                    "Mean ± SD [least, largest] over {} seed(s). All rows see the same records with the same batch size for as many steps; \
+                     what a row releases is all that its model tells of them.",
+                    grid.seeds
+                ),
+            });
+            findings.extend(here.iter().filter_map(|own| finding(grid, own, &here)));
+        }
+    }
+    (sheets, Vec::new(), findings)
+}
+
+/// FERRET-k with its usual number of bits against DPSGD, paired by seed.
+fn finding(grid: &Grid, own: &Group, here: &[&Group]) -> Option<String> {
+    let (eps, epochs, batch) = (own.spec.column(), own.spec.epochs, own.spec.batch);
+    if own.spec.method != Goal::FerretK(Sketches::usual(eps, None)) {
+        return None;
+    }
+    let dpsgd = here.iter().find(|g| g.spec.method == Goal::Dpsgd { eps } && g.spec.batch == batch)?;
+    let differences: Vec<f64> = own
+        .runs
+        .iter()
+        .filter_map(|f| {
+            let d = dpsgd.runs.iter().find(|d| d.spec.seed == f.spec.seed)?;
+            Some(f.outcome.as_ref().ok()?.test_loss - d.outcome.as_ref().ok()?.test_loss)
+        })
+        .collect();
+    let ratio = own.spread(|o| o.test_loss.exp())?.mean / dpsgd.spread(|o| o.test_loss.exp())?.mean;
+    let (less, all) = (released(own.outcomes().next()?)?, released(dpsgd.outcomes().next()?)?);
+    let sure = match interval(&differences, 0.05) {
+        Some([low, _]) if low > 0.0 => "DPSGD's is lower",
+        Some([_, high]) if high < 0.0 => "FERRET-k's is lower",
+        Some(_) => "the seeds do not tell which is lower",
+        None => "too few seeds to be sure which is lower",
+    };
+    Some(format!(
+        "At ({eps}, {:e}), {epochs} epochs of batches of {batch}: FERRET-k with {} signs a step reached perplexity {} in {}, DPSGD {} in {}: {:+.1} % (the aim is \
+         within 5 %); {sure} (Student's 95 % interval of the difference in loss, paired over seeds).",
+        grid.delta,
+        less.0,
+        own.show(|o| o.test_loss.exp(), 2),
+        bytes(less.1),
+        dpsgd.show(|o| o.test_loss.exp(), 2),
+        bytes(all.1),
+        100.0 * (ratio - 1.0)
+    ))
+}
+
+/// Perplexity against bytes released, at the budget at which the bits are swept: from one bit a step to all of DPSGD.
+pub(super) fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
+    let base: Vec<(String, f64)> = groups
+        .iter()
+        .filter(|g| is_base(g))
+        .filter_map(|g| Some((g.spec.row.clone(), g.spread(|o| o.test_loss.exp())?.mean)))
+        .collect();
+    let eps = grid.swept_budget();
+    let picture = |&epochs: &u32| {
+        let mut lines: Vec<BudgetLine> = Vec::new();
+        for g in groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps) {
+            let (Some(s), Some(made)) = (g.spread(|o| o.test_loss.exp()), g.outcomes().next().and_then(released))
+            else {
+                continue;
+            };
+            let name = match &g.spec.method {
+                Goal::FerretK(sketches) if sketches.bits.is_some() => "FERRET-k, signs",
+                _ => &g.spec.row,
+            };
+            let point = (made.1 as f64 / 8.0, s.mean, s.min, s.max);
+            match lines.iter_mut().find(|l| l.name == name) {
+                Some(line) => line.points.push(point),
+                None => lines.push(BudgetLine { name: name.to_owned(), points: vec![point] }),
+            }
+        }
+        let title = format!("Test perplexity against what is released, at ({eps}, {:e}), {epochs} epochs", grid.delta);
+        figures::budget_lines(&title, "bytes released", Axis::log("test perplexity"), &lines, &base)
+    };
+    grid.epochs.iter().map(picture).collect()
+}

@@ -1,0 +1,55 @@
+//! The rows of the grid of FERRET-k: bits a step at one budget, all budgets at the usual number of bits, DPSGD beside each.
+
+use super::{Grid, Row};
+use crate::method::ferret_k::Release;
+use crate::optim::Route;
+use crate::study::spec::{Goal, Sketches};
+
+/// The usual number of bits a step, in tables.
+const USUAL: &str = "usual k";
+
+impl Grid {
+    /// The budget at which the number of bits is swept.
+    pub fn swept_budget(&self) -> f64 {
+        if self.budgets.contains(&1.0) { 1.0 } else { self.budgets[0] }
+    }
+
+    pub(super) fn sketched(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        let several = self.batches.len() > 1;
+        for &epochs in &self.epochs {
+            for &batch in &self.batches {
+                let at = if several { format!(", B = {batch}") } else { String::new() };
+                for &eps in &self.budgets {
+                    let mut add = |name: String, method, centre| {
+                        rows.push(Row { name: name + &at, method, batch, epochs, steps_of: None, centre });
+                    };
+                    if self.methods.iter().any(|m| m == "dpsgd") {
+                        add("DPSGD".into(), Goal::Dpsgd { eps }, 3e-3);
+                    }
+                    if self.methods.iter().all(|m| m != "ferret-k") {
+                        continue;
+                    }
+                    let usual = Sketches::usual(eps, None);
+                    add(format!("FERRET-k, {USUAL}"), Goal::FerretK(usual.clone()), rate(1024));
+                    if eps != self.swept_budget() {
+                        continue;
+                    }
+                    for &k in &self.bits {
+                        add(format!("FERRET-k, k = {k}"), Goal::FerretK(Sketches::usual(eps, Some(k))), rate(k));
+                    }
+                    let scalars = Sketches { release: Release::Scalar, ..usual.clone() };
+                    add(format!("FERRET-k, {USUAL}, scalars"), Goal::FerretK(scalars), rate(1024));
+                    let adamw = Sketches { route: Route::Adamw, momentum: 0.0, ..usual };
+                    add(format!("FERRET-k, {USUAL}, AdamW"), Goal::FerretK(adamw), 3e-3);
+                }
+            }
+        }
+        rows
+    }
+}
+
+/// The middle of the learning rates for k bits a step: found by trials on the tuning split of the embedded world.
+fn rate(k: u32) -> f64 {
+    0.5 * (f64::from(k) / 1024.0).powf(0.25).clamp(0.2, 1.0)
+}
