@@ -24,7 +24,6 @@ const SHORT: [(&str, &[&str]); 2] = [
             "learning_rate",
             "accounting",
             "release",
-            "flip",
             "resume",
             "json",
             "quiet",
@@ -35,7 +34,6 @@ const SHORT: [(&str, &[&str]); 2] = [
             "tune",
             "adapter",
             "lora",
-            "bits_per_step",
         ],
     ),
     (
