@@ -321,9 +321,11 @@ fn centre(reading: &Reading, batch: u64) -> f64 {
     }
 }
 
-/// The middle of the learning rates for FERRET within a budget in nats, found in the same way.
+/// The middle of the learning rates for FERRET within a budget in nats, found in the same way: flipped bits are many and say little each.
 fn within(counted: Counted, nats: f64, batch: u64) -> f64 {
-    let few = (batch as f64).powf(0.35).min(4.0);
-    let clean = 1e-3 * few / nats.sqrt().clamp(0.5, 2.0);
-    if counted == Counted::Flipped { 0.3 * clean } else { clean }
+    let more = nats.sqrt().clamp(0.5, 2.0);
+    match counted {
+        Counted::Paper | Counted::Exact => 1e-3 / 3.0 * (batch as f64).powf(0.63).min(12.0) / more,
+        Counted::Flipped => 3e-4 * (batch as f64).powf(0.35).min(4.0) / more,
+    }
 }
