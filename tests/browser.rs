@@ -186,7 +186,7 @@ fn check(found: &Value, look: Look) {
         assert_eq!(plot["over"], Value::Array(vec![]), "one over the other in {}", plot["title"]);
     }
 
-    assert_eq!(found["statements"], 7);
+    assert_eq!(found["statements"], 8);
     assert!(found["closed"] == true && found["opened"] == true);
     assert_eq!(found["links"], serde_json::json!(vec![true; 8]));
 }

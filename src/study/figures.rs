@@ -74,7 +74,7 @@ pub fn nats_a_bit(records: u64) -> String {
     let batches = [1, 5, 50].into_iter().filter(|b| *b <= records);
     let mut chart = Chart::new(format!("What a bit costs, {records} records"))
         .x(Axis::log("probability that a bit is flipped").range(flips[0], 0.45))
-        .y(Axis::log("nats a bit, about any one record given all others"))
+        .y(Axis::log("nats a bit"))
         .description(
             "Level lines: the paper's charge, s ln 2 a bit, s = B / N. A clean bit tells at most s / e, half of that; and a flip rate far above \
              s makes the charge fall with the square of s, so that a small batch and a few flips make a budget go a hundred times further.",

@@ -3,10 +3,12 @@
 use super::arm::{Arm, Measure, Outcome, Reference};
 use super::grid::Spread;
 use super::settings::{self, Choices};
+use super::spec::Sketches;
 use super::world::World;
 use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::method::ferret::{MaskKind, Settings};
+use crate::method::ferret_k::settings::USUAL_RATE;
 use crate::method::groups::Grouping;
 use crate::method::{Method, dense, rates};
 use crate::optim::{Route, Schedule};
@@ -102,6 +104,13 @@ pub fn arms(world: &World, o: &Options, seed: u64) -> Result<Vec<Arm>> {
         s.learning_rate = rates::dense(&s.method, Route::Adamw, s.batch, layout.scalars());
         arm(name, Method::Dense(s))
     };
+    let sketched = || -> Result<Arm> {
+        let choices = Choices { learning_rate: USUAL_RATE, ..common(BATCH, Schedule::Constant) };
+        Ok(arm(
+            "FERRET-k",
+            Method::FerretK(settings::ferret_k(&choices, &Sketches::usual(o.eps, None), true, o.delta)?),
+        ))
+    };
     let linear = Schedule::Linear { warmup: 0.1 };
     Ok(vec![
         Arm { name: "base model".into(), method: None, delta: o.delta },
@@ -109,6 +118,7 @@ pub fn arms(world: &World, o: &Options, seed: u64) -> Result<Vec<Arm>> {
         ferret("FERRET-EIGHTH", Grouping::Bucket(8), BATCH, &Ok)?,
         ferret("FERRET-2", Grouping::Count(2), BATCH, &Ok)?,
         ferret("FERRET-2 flips, B = 2", Grouping::Count(2), 2, &|s| settings::with_flips(s, o.eps, o.delta))?,
+        sketched()?,
         dense("DPSGD", settings::dpsgd(&common(BATCH, Schedule::Constant), Some(o.eps), o.delta)?),
         dense("non-private", settings::dense(&common(BATCH, linear), dense::Method::Nonprivate)),
     ])

@@ -134,7 +134,7 @@ pub fn finding(rows: &[Row]) -> String {
     };
     let ferret = best(&|row| private(row) && row.name.starts_with("FERRET"));
     let beside = match ferret.filter(|f| f.name != first.name) {
-        Some(ferret) => format!(", the best FERRET {}", show(ferret)),
+        Some(ferret) => format!(", of FERRET the best is {}", show(ferret)),
         None => String::new(),
     };
     let auc = |row: &Row| row.spread(|o| o.attack.auc).mean;

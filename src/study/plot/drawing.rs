@@ -35,14 +35,14 @@ pub fn group_and_bit() -> String {
     // The plane of a group's gradient: u is public, g is not.
     body += &arrow("fp-c0", (190.0, 178.0), (262.0, 102.0));
     body += &arrow("fp-c1", (190.0, 178.0), (280.0, 152.0));
-    body += &arrow("fp-muted", (290.0, 135.0), (322.0, 135.0));
+    body += &arrow("fp-muted", (286.0, 135.0), (310.0, 135.0));
     for (class, x, y, text) in [
         ("", 232.0, 92.0, "u: public, drawn from a seed"),
         ("", 214.0, 200.0, "g: the batch's gradient,"),
         ("", 214.0, 216.0, "never released"),
-        ("fp-h", 330.0, 130.0, "sign of \u{27e8}g, u\u{27e9}:"),
-        ("fp-h", 330.0, 150.0, "one bit"),
-        ("", 330.0, 176.0, "step: \u{2213} rate \u{b7} u"),
+        ("fp-h", 318.0, 130.0, "sign \u{27e8}g, u\u{27e9}:"),
+        ("fp-h", 318.0, 150.0, "one bit"),
+        ("", 318.0, 176.0, "step: \u{2213} rate \u{b7} u"),
     ] {
         let _ = writeln!(body, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{text}</text>");
     }
