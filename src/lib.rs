@@ -1,6 +1,8 @@
 //! `ferret`: a transformer's forward, backward and directional derivative, written out, with private training built in.
 //!
-//! # The tour, in reading order
+//! To learn from it, take the [`tour`]: seven short chapters with exercises, from a matrix product to a privacy statement.
+//!
+//! # The rooms, in reading order
 //!
 //! | module | what lives there |
 //! |---|---|
@@ -65,6 +67,8 @@ pub mod privacy;
 pub mod progress;
 pub mod rng;
 pub mod study;
+#[cfg(any(doc, doctest))]
+pub mod tour;
 
 pub use error::{Error, Result};
 

@@ -206,11 +206,11 @@ fn an_audit_with_shadow_models_reads_the_transcript() {
     };
     let plain = audit(&[]);
     assert!(plain.to_string().contains("eps"), "{plain}");
-    let shadowed = audit(&["--shadows", "2", "--shadow-cache", cache.to_str().unwrap()]);
+    let shadowed = audit(&["--shadows", "4", "--shadow-cache", cache.to_str().unwrap()]);
     assert!(shadowed["attacks"].to_string().contains("lira"), "{shadowed}");
     let kept: Vec<_> =
         std::fs::read_dir(&cache).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    assert!(kept.len() == 2 && kept.iter().all(|n| n.ends_with(".transcript.json")), "{kept:?}");
+    assert!(kept.len() == 4 && kept.iter().all(|n| n.ends_with(".transcript.json")), "{kept:?}");
 }
 
 #[test]
