@@ -23,6 +23,7 @@
 //! | [`audit`] | attacks and their error bars; knows no tensors |
 //! | [`measure`] | from a decoder and records to the numbers that audits judge: scores, shadow models, canaries, leakage |
 //! | [`study`] | grids of runs, tables beside the paper's, verdicts, plots, pages |
+//! | [`tour`] | chapters and exercises; nothing but documentation |
 //! | [`cli`](https://docs.rs/ferret-engine/latest/ferret/cli/) | the program, one file a verb (feature `cli`) |
 //!
 //! # A gradient in a few lines

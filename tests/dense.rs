@@ -164,6 +164,11 @@ fn the_noise_is_gaussian_and_independent_across_parameters_steps_and_resumption(
     let s = settings(Method::Dpsgd(privacy(0.5, 3.0)), |s| (s.steps, s.micro_batch) = (Some(3), 2));
     let secret = Secret::from_system().unwrap();
     let dir = tempfile::tempdir().unwrap();
+    // A key serves one run: who resumes reads it from its file.
+    let home = tempfile::tempdir().unwrap();
+    let key = home.path().join("key.json");
+    secret.save(&key).unwrap();
+    let again = [(); 3].map(|()| Secret::load(&key).unwrap());
     let mut trained = trainer(Cpu::<f32>::new(), &base, &s, None, &secret, &records);
     let mut stands = vec![base.clone()];
     for step in 0..3 {
@@ -174,7 +179,7 @@ fn the_noise_is_gaussian_and_independent_across_parameters_steps_and_resumption(
         let state = State::load(dir.path(), &Default::default(), &mut w).unwrap();
         assert_eq!(state.as_ref().unwrap().step, step + 1);
         stands.push(w.clone());
-        trained = trainer(Cpu::<f32>::new(), &w, &s, state, &secret, &records);
+        trained = trainer(Cpu::<f32>::new(), &w, &s, state, &again[step as usize], &records);
     }
     // In units of sigma C: 1.5 over a batch of 8.
     let noise: Vec<Vec<f64>> =

@@ -196,6 +196,13 @@ fn object(value: Value) -> Map<String, Value> {
 
 /// Sizes that cannot be true together.
 fn check(config: &Config, path: &Path) -> Result<()> {
+    if config.kv_heads > 0 && !config.heads.is_multiple_of(config.kv_heads) {
+        let what = format!(
+            "num_attention_heads {} is not a multiple of num_key_value_heads {}: the heads cannot share keys",
+            config.heads, config.kv_heads
+        );
+        return Err(Error::file(path, what));
+    }
     config.check().map_err(|what| Error::file(path, what))?;
     let count = config.scalars();
     if count > MAX_SCALARS {
