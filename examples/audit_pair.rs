@@ -32,6 +32,7 @@ fn main() -> ferret::Result<()> {
     let settings = Settings {
         method: dense::Method::Nonprivate,
         tune: Default::default(),
+        adapter: None,
         records: members.len() as u64,
         batch: 10,
         epochs: 100,

@@ -35,6 +35,7 @@ fn main() -> ferret::Result<()> {
     let settings = Settings {
         method: dense::Method::Dpsgd(privacy),
         tune: Default::default(),
+        adapter: None,
         records: records.len() as u64,
         batch: batch as u64,
         epochs: epochs as u32,

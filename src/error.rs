@@ -37,6 +37,9 @@ pub enum Error {
     /// A privacy claim that would not be true.
     #[error("{0}")]
     Privacy(String),
+    /// Processes that work on one run do not agree, or one of them failed: see [`crate::ranks`].
+    #[error("{0}")]
+    Rank(String),
     /// The model hub could not be reached or has no such file.
     #[error("{0}")]
     Hub(String),

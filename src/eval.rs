@@ -1,9 +1,12 @@
-//! Losses of a decoder on records.
+//! Losses of a decoder on records, and its answers.
+
+pub mod answers;
 
 use crate::backend::Backend;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::model::Decoder;
+use crate::ranks::{Alone, Ranks, gather_numbers};
 
 /// Rows run at once: enough to keep the matrix products busy, few enough to stay small.
 pub const ROWS: usize = 512;
@@ -28,10 +31,21 @@ impl RecordLoss {
 pub fn losses<B: Backend>(
     decoder: &Decoder<B>,
     examples: &[Example],
+    done: impl FnMut(usize),
+) -> Result<Vec<RecordLoss>> {
+    losses_over(&Alone, decoder, examples, done)
+}
+
+/// [`losses`], computed by all `ranks`, which have the same decoder and records: the same numbers, on every one of them.
+pub fn losses_over<B: Backend>(
+    ranks: &dyn Ranks,
+    decoder: &Decoder<B>,
+    examples: &[Example],
     mut done: impl FnMut(usize),
 ) -> Result<Vec<RecordLoss>> {
-    let mut losses = Vec::with_capacity(examples.len());
-    for range in batches::by_rows(examples, ROWS) {
+    let ranges = batches::by_rows(examples, ROWS);
+    let mut own = Vec::new();
+    for range in ranges.iter().skip(ranks.rank()).step_by(ranks.size()) {
         let batch = batches::batch(&examples[range.clone()]);
         let rows = decoder.backend.download(&decoder.losses(&batch))?;
         if let Some(at) = rows.iter().position(|l| !l.is_finite()) {
@@ -44,11 +58,26 @@ pub fn losses<B: Backend>(
         }
         for (i, segment) in batch.segments.iter().enumerate() {
             let sum = rows[segment].iter().map(|&l| l as f64).sum();
-            losses.push(RecordLoss { sum, targets: batch.targets_of(i) });
+            own.push(RecordLoss { sum, targets: batch.targets_of(i) });
         }
         done(range.len());
     }
-    Ok(losses)
+    if ranks.size() == 1 {
+        return Ok(own);
+    }
+    let numbers: Vec<f64> = own.iter().flat_map(|l| [l.sum, l.targets as f64]).collect();
+    let all = gather_numbers(ranks, "losses", &numbers)?;
+    let mut left: Vec<_> = all.iter().map(|of| of.chunks_exact(2)).collect();
+    let mut losses = Vec::with_capacity(examples.len());
+    for (i, range) in ranges.iter().enumerate() {
+        losses.extend(
+            left[i % ranks.size()].by_ref().take(range.len()).map(|l| RecordLoss { sum: l[0], targets: l[1] as usize }),
+        );
+    }
+    match losses.len() == examples.len() {
+        true => Ok(losses),
+        false => Err(Error::Rank(format!("the ranks sent {} losses of {} records", losses.len(), examples.len()))),
+    }
 }
 
 /// Mean over all tokens that count, and their number.

@@ -11,6 +11,7 @@
 //! have is passed over. Results do not depend on the choice: a `mul_add` is one rounding everywhere, Rust never contracts `a * b + c` into one and never reorders a
 //! sum. (Where a processor has no fused multiply-add at all, matrixmultiply's product rounds twice, and the f32 product has other bits: x86-64 before 2013.)
 
+use crate::error::{Error, Result};
 use std::sync::OnceLock;
 
 /// A set of vector instructions, lower ones first.
@@ -67,15 +68,48 @@ impl Isa {
     }
 }
 
+/// What [`limit`] was told.
+static LIMIT: OnceLock<Isa> = OnceLock::new();
+
+/// The highest that `FERRET_ISA` allows.
+fn asked() -> Isa {
+    let name = std::env::var("FERRET_ISA").ok();
+    let limit = name.and_then(|name| Isa::ALL.into_iter().find(|isa| isa.name() == name.trim()));
+    limit.unwrap_or(Isa::Avx512)
+}
+
 /// The instructions that this process uses.
 #[inline]
 pub fn isa() -> Isa {
     static CHOSEN: OnceLock<Isa> = OnceLock::new();
-    *CHOSEN.get_or_init(|| {
-        let asked = std::env::var("FERRET_ISA").ok();
-        let limit = asked.and_then(|name| Isa::ALL.into_iter().find(|isa| isa.name() == name.trim()));
-        Isa::best(limit.unwrap_or(Isa::Avx512))
-    })
+    *CHOSEN.get_or_init(|| Isa::best(LIMIT.get().map_or(asked(), |limit| asked().min(*limit))))
+}
+
+/// The instructions that this process could use, lower ones first.
+pub fn usable() -> impl Iterator<Item = Isa> {
+    let most = asked();
+    Isa::ALL.into_iter().filter(move |isa| *isa <= most && isa.is_here())
+}
+
+/// Use none above `most`: processes that work together use what all of them have. To be said before anything is computed.
+pub fn limit(most: Isa) -> Result<()> {
+    let _ = LIMIT.set(most);
+    match isa() {
+        used if used <= most => Ok(()),
+        used => Err(Error::usage(format!(
+            "{} instructions are in use already, and at most {} were to be",
+            used.name(),
+            most.name()
+        ))),
+    }
+}
+
+/// Whether the processor has a fused multiply-add: without one, the f32 product has other bits.
+pub fn fuses() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("fma");
+    #[cfg(not(target_arch = "x86_64"))]
+    cfg!(target_arch = "aarch64")
 }
 
 /// Compile a function body several times, for the vector widths the machine may have, and pick one at run time.

@@ -9,6 +9,7 @@
 //! | [`error`], [`fsio`] | one error type, whose messages are sentences; files written whole or not at all |
 //! | [`hash`] | SHA-256 and hexadecimal |
 //! | [`isa`] | which vector instructions are used |
+//! | [`ranks`] | the processes of one run: what they ask of each other, by MPI (feature `mpi`) or alone |
 //! | [`rng`] | public randomness (seeded, random access) and secret randomness (keyed by the system), kept apart |
 //! | [`kernel`] | the few hot loops: matrix products, vectorised exp, sums of fixed shape |
 //! | [`ops`] | one file an op: formula, forward, backward, jvp, test |
@@ -66,6 +67,7 @@ pub mod ops;
 pub mod optim;
 pub mod privacy;
 pub mod progress;
+pub mod ranks;
 pub mod rng;
 pub mod study;
 #[cfg(any(doc, doctest))]

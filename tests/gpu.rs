@@ -11,7 +11,9 @@ use ferret::ops::cross_entropy::IGNORE;
 use ferret::ops::{Order, Segments};
 use std::sync::OnceLock;
 
+mod common;
 mod gpu_decoder;
+mod gpu_ferret_k;
 
 /// The adapter as it is, and with a small binding limit; nothing if there is no adapter.
 pub fn gpus() -> &'static [Gpu] {
@@ -67,6 +69,7 @@ macro_rules! parity {
 
 mod gpu_heads;
 mod gpu_updates;
+mod shaders;
 
 fn matrix<B: Backend>(b: &B, rows: usize, cols: usize, seed: u64) -> B::Tensor {
     b.upload(rows, cols, noise(rows * cols, seed)).unwrap()

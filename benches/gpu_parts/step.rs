@@ -95,6 +95,7 @@ fn whole<B: Backend>(b: B, method: Method, finish: impl Fn() -> ferret::Result<(
     let settings = dense::Settings {
         method,
         tune: Default::default(),
+        adapter: None,
         records: RECORDS as u64,
         batch: BATCH,
         epochs: 10,

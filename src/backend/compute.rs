@@ -32,6 +32,8 @@ pub trait Compute: Memory {
     fn gated(&self, kind: Activation, x: GateUp<&Self::Tensor>) -> Self::Tensor;
     /// [`crate::ops::residual::add`].
     fn add(&self, x: &mut Self::Tensor, branch: &Self::Tensor);
+    /// `by * x`.
+    fn scaled(&self, x: &Self::Tensor, by: f32) -> Self::Tensor;
     /// Logits `h Wᵀ` of an output head stored `[V, C]`.
     fn head(&self, h: &Self::Tensor, w: &Self::Weight) -> Self::Tensor;
     /// [`crate::ops::cross_entropy::forward`], into rows `first..` of the column `losses`.

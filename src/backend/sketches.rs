@@ -54,4 +54,13 @@ pub trait Sketches: Memory {
     fn pulled(&self, pullback: &Pullback, tensor: usize, first: usize, rows: usize, cols: usize) -> Self::Tensor;
     /// `w -= scale Uᵀ b` for a whole tensor: the bits of [`Updates::subtract`](super::Updates::subtract) with [`Sketches::pulled`], without the matrix.
     fn subtract_pulled(&self, w: &mut Self::Tensor, pullback: &Pullback, tensor: usize, scale: f32);
+    /// `m = share m + scale Uᵀ b`, then `w -= rate m`, for a whole tensor; the last argument is (share, scale, rate).
+    fn momentum_pulled(
+        &self,
+        w: &mut Self::Tensor,
+        m: &mut Self::Tensor,
+        pullback: &Pullback,
+        tensor: usize,
+        factors: [f32; 3],
+    );
 }

@@ -1,6 +1,6 @@
 //! Progress on stderr: bars where that is a terminal, nothing elsewhere.
 
-use super::interrupt;
+use super::{interrupt, ranks};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -78,11 +78,13 @@ impl Progress for Bars {
     }
 
     fn device(&self, name: &str) {
-        eprintln!("device: {name}");
+        if ranks::is_first() {
+            eprintln!("device: {name}");
+        }
     }
 
     fn note(&self, text: &str) {
-        if !self.quiet {
+        if !self.quiet && ranks::is_first() {
             eprintln!("note: {text}");
         }
     }
@@ -104,8 +106,13 @@ pub fn progress_by_share(what: &'static str, quiet: bool) -> ProgressBar {
     bar(1000, "{prefix} {wide_bar} {percent} % {msg}, {elapsed} gone, {eta} left", quiet).with_prefix(what)
 }
 
+/// Stderr, of one rank; nothing where it is `quiet`.
+fn target(quiet: bool) -> ProgressDrawTarget {
+    if quiet || !ranks::is_first() { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) }
+}
+
 fn bar(len: u64, template: &str, quiet: bool) -> ProgressBar {
-    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
+    let target = target(quiet);
     let style = ProgressStyle::with_template(template).expect("a valid template");
     ProgressBar::with_draw_target(Some(len), target).with_style(style)
 }
@@ -119,7 +126,7 @@ pub struct Working {
 
 /// Say that `what` is being done once it takes longer than a second; never where [`progress`] would show nothing.
 pub fn working(what: impl Into<Cow<'static, str>>, quiet: bool) -> Working {
-    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(10) };
+    let target = target(quiet);
     if target.is_hidden() {
         return Working { stop: None, shown: None };
     }

@@ -2,15 +2,16 @@
 
 use super::bars::Bars;
 pub use super::bars::{progress, progress_by_share, working};
-use super::flags;
+use super::{flags, ranks};
 pub use crate::backend::{Device, Job};
 use crate::data::{self, Dataset, LoadOptions, Loss, Unit};
 use crate::error::{Error, Result};
 use crate::kernel::Stored;
+use crate::method::Tune;
 use crate::method::groups::Grouping;
-use crate::model::Config;
 use crate::model::checkpoint::{self, Checkpoint, Opened};
 use crate::model::tokenizer::Tokenizer;
+use crate::model::{Adapter, Config, Layout};
 use std::path::{Path, PathBuf};
 
 /// Where to compute.
@@ -53,26 +54,84 @@ pub struct ModelArg {
     /// `embedded`, a folder in the Hugging Face layout, or a hub name such as openai-community/gpt2
     #[arg(long, short = 'm', value_name = "FOLDER|NAME")]
     pub model: String,
+    /// The model's adapter: a folder in PEFT's layout
+    #[arg(long, value_name = "FOLDER")]
+    pub adapter: Option<PathBuf>,
+}
+
+/// Which tensors are tuned.
+#[derive(clap::Args, Debug, Clone)]
+pub struct TuneArgs {
+    /// What is tuned: all, bias, norms, last:N blocks, words of tensors' names (h.11.mlp,q_proj; * stands for any characters),
+    /// several by commas; or lora, an adapter, which is then the result
+    #[arg(long, value_name = "SET", default_value = "all")]
+    pub tune: Tune,
+    /// lora: rank of a fresh adapter [default: 8]
+    #[arg(long, value_name = "R", hide_short_help = true)]
+    lora_rank: Option<u32>,
+    /// lora: a fresh adapter counts alpha / rank times [default: 8]
+    #[arg(long, value_name = "A", hide_short_help = true)]
+    lora_alpha: Option<f64>,
+    /// lora: the layers with a fresh adapter, by the ends of their names [default: queries, keys and values where they are one layer, else queries
+    /// and values]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', hide_short_help = true)]
+    lora_targets: Vec<String>,
+}
+
+impl TuneArgs {
+    /// The fresh adapter that is asked for on a model of `config`; none where the model itself is tuned, or the adapter that it has.
+    pub fn adapter(&self, config: &Config) -> Result<Option<Adapter>> {
+        let given = self.lora_rank.is_some() || self.lora_alpha.is_some() || !self.lora_targets.is_empty();
+        if given && !self.tune.is_lora() {
+            return Err(Error::usage("--lora-rank, --lora-alpha and --lora-targets belong to --tune lora"));
+        }
+        if given && config.adapter.is_some() {
+            return Err(Error::usage(
+                "--lora-rank, --lora-alpha and --lora-targets are of a fresh adapter, and --adapter gives one",
+            ));
+        }
+        if !self.tune.is_lora() || config.adapter.is_some() {
+            return Ok(None);
+        }
+        let usual = Adapter::default();
+        let adapter = Adapter {
+            rank: self.lora_rank.unwrap_or(usual.rank),
+            alpha: self.lora_alpha.unwrap_or(usual.alpha),
+            targets: self.lora_targets.clone(),
+        };
+        adapter.check()?;
+        Ok(Some(adapter))
+    }
+
+    /// The parameters of a model of `config`, a fresh adapter's included.
+    pub fn layout(&self, config: &Config) -> Result<Layout> {
+        Ok(match self.adapter(config)? {
+            Some(adapter) => Layout::new(&adapter.on(config)?),
+            None => Layout::new(config),
+        })
+    }
 }
 
 impl ModelArg {
     /// Read the checkpoint and, if it has one, the tokenizer; tell what the reader should know on stderr.
     pub fn open(&self) -> Result<(Checkpoint, Option<Tokenizer>)> {
-        let checkpoint = checkpoint::load(&self.model)?;
-        let tokenizer = tokenizer(&checkpoint.folder, &checkpoint.weights.config, &checkpoint.notes)?;
-        Ok((checkpoint, tokenizer))
+        let (stored, tokenizer) = self.open_stored()?;
+        let Checkpoint { weights, dtype, prefixed, notes, config_json, folder } = stored;
+        Ok((Checkpoint { weights: weights.into_form(), dtype, prefixed, notes, config_json, folder }, tokenizer))
     }
 
     /// As [`ModelArg::open`], each tensor as it is stored.
     pub fn open_stored(&self) -> Result<(Checkpoint<Stored>, Option<Tokenizer>)> {
-        let checkpoint = checkpoint::load_stored(&self.model)?;
-        let tokenizer = tokenizer(&checkpoint.folder, &checkpoint.weights.config, &checkpoint.notes)?;
-        Ok((checkpoint, tokenizer))
+        let (opened, tokenizer) = self.open_files()?;
+        Ok((checkpoint::load_opened(opened)?, tokenizer))
     }
 
     /// As [`ModelArg::open`], for a decoder whose weights stay as they are: no tensor is read yet.
     pub fn open_files(&self) -> Result<(Opened, Option<Tokenizer>)> {
-        let opened = checkpoint::open(&self.model)?;
+        let mut opened = checkpoint::open(&self.model)?;
+        if let Some(adapter) = &self.adapter {
+            opened = opened.adapted(adapter)?;
+        }
         let tokenizer = tokenizer(&opened.folder, &opened.config, &opened.notes)?;
         Ok((opened, tokenizer))
     }
@@ -143,8 +202,8 @@ pub fn open_records(path: &Path, loss: Loss, config: &Config, tokenizer: Option<
 
 fn read_records(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Dataset> {
     let dataset = data::load_examples(path, tokenizer, options)?;
-    for note in dataset.notes() {
-        eprintln!("note: {}: {}", path.display(), flags::spell(&note));
+    for note in dataset.notes().iter().filter(|_| ranks::is_first()) {
+        eprintln!("note: {}: {}", path.display(), flags::spell(note));
     }
     Ok(dataset)
 }
@@ -172,7 +231,7 @@ fn tokenizer(folder: &Path, config: &Config, notes: &[String]) -> Result<Option<
     if let Some(tokenizer) = &tokenizer {
         tokenizer.check(config)?;
     }
-    for note in notes {
+    for note in notes.iter().filter(|_| ranks::is_first()) {
         eprintln!("note: {note}");
     }
     Ok(tokenizer)

@@ -1,9 +1,8 @@
 //! `ferret inspect`: what a checkpoint holds and what using it needs.
 
-use super::common::{grouping, working};
+use super::common::{TuneArgs, grouping, working};
 use crate::error::Result;
 use crate::fsio;
-use crate::method::Tune;
 use crate::method::groups::Groups;
 use crate::model::checkpoint::{self, Dtype, Opened};
 use crate::model::config::{Activation, Config, Norm, Position};
@@ -30,9 +29,8 @@ pub struct Args {
     /// The same, as other verbs take it
     #[arg(long, short = 'm', value_name = "FOLDER|NAME", conflicts_with = "folder")]
     model: Option<String>,
-    /// Which tensors are tuned, as in `train`: memory and groups are of these
-    #[arg(long, value_name = "SET", default_value = "all")]
-    tune: Tune,
+    #[command(flatten, next_help_heading = "What is tuned: memory and groups are of this")]
+    tune: TuneArgs,
     /// Show the groups that fire together in FERRET training
     #[arg(long)]
     show_groups: bool,
@@ -68,9 +66,9 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(tokenizer) = &tokenizer {
         tokenizer.check(&opened.config)?;
     }
-    let (layout, sha256, dtype) = (&opened.layout, opened.sha256()?, opened.dtype()?);
-    let tuned = args.tune.ids(layout)?;
-    let told = Told { opened: &opened, tuned: &tuned, sha256, dtype };
+    let (layout, sha256, dtype) = (&args.tune.layout(&opened.config)?, opened.sha256()?, opened.dtype()?);
+    let tuned = args.tune.tune.ids(layout)?;
+    let told = Told { opened: &opened, layout, tuned: &tuned, sha256, dtype };
     let groups = if args.show_groups {
         Some(Groups::tuned(&tuned, grouping(&args.method, args.groups, args.bucket)?)?)
     } else {
@@ -105,6 +103,8 @@ fn names(layout: &Layout, ids: &[ParamId]) -> Vec<String> {
 /// What is told of a checkpoint.
 struct Told<'a> {
     opened: &'a Opened,
+    /// A fresh adapter included.
+    layout: &'a Layout,
     tuned: &'a [ParamId],
     sha256: String,
     /// How all tensors are stored; none where they differ.
@@ -122,12 +122,12 @@ impl Told<'_> {
 
     /// Scalars that are tuned.
     fn scalars(&self) -> usize {
-        self.tuned.iter().map(|&p| self.opened.layout.spec(p).len()).sum()
+        self.tuned.iter().map(|&p| self.layout.spec(p).len()).sum()
     }
 
     /// What each kind of use of it needs.
     fn needs(&self) -> Vec<memory::Need> {
-        let Opened { config, layout, .. } = self.opened;
+        let (config, layout) = (&self.opened.config, self.layout);
         let stored = self.dtype.unwrap_or_default().size() as u64;
         memory::Use { config, layout, tuned: self.tuned, stored, batch: BATCH, context: self.context() }.needs()
     }
@@ -184,7 +184,7 @@ fn to_json(args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> Value {
         "tokenizer": tokenizer.map(|t| t.len()),
         "notes": notes,
         "tensors": tensors,
-        "tuned": {"tune": args.tune, "tensors": told.tuned.len(), "scalars": told.scalars()},
+        "tuned": {"tune": args.tune.tune, "tensors": told.tuned.len(), "scalars": told.scalars()},
         "memory_estimate_bytes": {"batch": BATCH, "context": told.context(), "kinds": needs},
     })
 }
@@ -224,9 +224,9 @@ fn describe(out: &mut String, args: &Args, told: &Told, tokenizer: Option<&Token
     for spec in layout.specs() {
         writeln!(out, "  {:32} {:>16} {:>12}", spec.name, format!("{:?}", spec.shape), spec.len())?;
     }
-    if !args.tune.is_all() {
+    if !args.tune.tune.is_all() {
         let (tensors, scalars) = (told.tuned.len(), told.scalars());
-        writeln!(out, "\nTuned: {}, {scalars} parameters in {tensors} tensors", args.tune)?;
+        writeln!(out, "\nTuned: {}, {scalars} parameters in {tensors} tensors", args.tune.tune)?;
     }
     writeln!(out, "\nMemory, MiB, estimated for {BATCH} x {} tokens:", told.context())?;
     writeln!(

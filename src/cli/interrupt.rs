@@ -8,7 +8,13 @@ static ASKED: AtomicBool = AtomicBool::new(false);
 pub fn listen() {
     // Fails only if a handler exists already, which is then this one.
     let _ = ctrlc::set_handler(|| {
-        if ASKED.swap(true, Ordering::SeqCst) {
+        let again = ASKED.swap(true, Ordering::SeqCst);
+        let ranks = super::ranks::world();
+        if ranks.size() > 1 && (again || !ranks.is_first()) {
+            // Launchers ask more than once for one reason, and see to the rest themselves.
+            return;
+        }
+        if again {
             std::process::exit(130);
         }
         eprintln!("\nferret: stopping after this step; press Ctrl-C again to stop at once");

@@ -15,7 +15,9 @@ pub mod grad;
 pub mod init;
 pub mod inspect;
 pub mod interrupt;
+mod merge;
 pub mod plan;
+mod ranks;
 pub mod replay;
 pub mod shell;
 pub mod study;
@@ -56,6 +58,7 @@ enum Command {
     Grad(grad::Args),
     Init(init::Args),
     Inspect(inspect::Args),
+    Merge(merge::Args),
     Replay(replay::Args),
     Verify(verify::Args),
     Explain(explain::Args),
@@ -87,15 +90,18 @@ pub fn main() -> i32 {
             return e.exit_code();
         }
     };
-    match run(cli) {
-        Ok(()) => 0,
+    let done = ranks::enter().and_then(|()| run(cli));
+    // Said before parting: launchers end whoever is left once one has failed.
+    let code = done.as_ref().map_or_else(failed, |()| 0);
+    match ranks::leave(&done) {
+        Ok(()) => code,
         Err(e) => failed(&e),
     }
 }
 
 /// Say what went wrong; the exit code.
 fn failed(e: &crate::Error) -> i32 {
-    eprintln!("ferret: {}", flags::spell(&e.to_string()));
+    ranks::say(&format!("{}{}", ranks::prefix(), flags::spell(&e.to_string())));
     match e {
         crate::Error::Usage(_) => 2,
         crate::Error::Interrupted(_) => 130,
@@ -107,6 +113,10 @@ fn run(cli: Cli) -> Result<()> {
     if let Some(threads) = cli.threads {
         common::set_threads(threads)?;
     }
+    let shared = matches!(cli.command, Some(Command::Train(_) | Command::Eval(_)));
+    if !shared && !ranks::is_first() {
+        return Ok(());
+    }
     match cli.command {
         None => first::run(cli.seeds, cli.quiet),
         Some(command) => match command {
@@ -117,6 +127,7 @@ fn run(cli: Cli) -> Result<()> {
             Command::Grad(args) => grad::run(args),
             Command::Init(args) => init::run(args),
             Command::Inspect(args) => inspect::run(args),
+            Command::Merge(args) => merge::run(args),
             Command::Replay(args) => replay::run(args),
             Command::Verify(args) => verify::run(args),
             Command::Explain(args) => explain::run(args),

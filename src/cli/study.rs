@@ -6,9 +6,9 @@ use crate::audit::columns::align;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::hash::sha256;
-use crate::model::{checkpoint, memory};
+use crate::model::{Layout, checkpoint, memory};
 use crate::study::grid::report::{Report, chosen, report};
-use crate::study::grid::{Finished, Grid, Progress, Runner, Store, Tuned};
+use crate::study::grid::{Finished, Grid, Kind, Progress, Runner, Store, Tuned};
 use crate::study::spec::{Goal, Part, Spec};
 use serde_json::json;
 use std::collections::HashMap;
@@ -30,10 +30,12 @@ use std::time::Instant;
   ferret study --grid true-dp
   ferret study --grid equal-nats
   ferret study --grid ferret-k
+  ferret study --grid tune
+  ferret study --grid real --model SmolLM2-135M-Instruct --data records.jsonl --hours 4
   ferret study --grid mine.toml --model my-model --data records.jsonl
 
 A grid's file says which of the grids it is, and what is different (all else is as in that grid):
-  kind = \"paper\"                       # or readings, true-dp, equal-nats, ferret-k
+  kind = \"paper\"                       # or readings, true-dp, equal-nats, ferret-k, tune, real
   methods = [\"ferret-max\", \"dpsgd\", \"nonprivate\"]
   budgets = [0.5, 2.0, inf]            # inf: non-private training
   epochs = [3]
@@ -42,14 +44,19 @@ A grid's file says which of the grids it is, and what is different (all else is 
   candidates = 3000                    # about half become members
   audited = 1000                       # records a side that are attacked
   delta = 1e-5
-  nats = [1.0, 4.0]                    # true-dp: how many bits FERRET releases, and so how many flips they need
+  nats = [1.0, 4.0]                    # true-dp: how many bits FERRET releases, and so how many flips they need; real: FERRET's budgets
   bits = [1, 1024, 65536]              # ferret-k: bits a step, at eps 1 or the first budget
+  tune = [\"all\", \"lora:4\", \"bias\"]    # tune: what of the model is tuned; lora:R is an adapter of rank R
+  asked = { longest = 128, answers = 200, canaries = 4 }
+                                       # real: the most tokens of a record, held-out records that are asked, secrets planted at each
+                                       # of 0, 1, 4 and 16 times
   learning_rates = 3                   # that each row tries; 1: none are tried
   tune_cells = false                   # true: each budget and length chooses its own
   matched = true                       # paper: also with as many steps as FERRET computes")]
 pub struct Args {
     /// paper (methods, budgets, lengths), readings (of Algorithm 1), true-dp (FERRET and DPSGD at the same (eps, delta)), equal-nats (at
-    /// the same nats), ferret-k (FERRET-k by bits a step and by eps, and DPSGD), or a TOML file
+    /// the same nats), ferret-k (FERRET-k by bits a step and by eps, and DPSGD), tune (all weights, adapters, a few tensors), real (all
+    /// methods on a model and records of yours, with answers and planted secrets), or a TOML file
     #[arg(long, value_name = "NAME|FILE.toml")]
     grid: String,
     /// The study's folder [default: ferret-study-KIND]
@@ -58,6 +65,10 @@ pub struct Args {
     /// Only list the runs and estimate their time, by timing a few steps of each kind
     #[arg(long)]
     dry_run: bool,
+    /// Take the largest grid that fits into so many hours of this machine, by timing a few steps of each kind, and say what it leaves out. What is
+    /// there already costs nothing
+    #[arg(long, value_name = "H")]
+    hours: Option<f64>,
     /// Seeds, instead of the grid's
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
@@ -92,28 +103,43 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(seeds) = args.seeds {
         grid.seeds = seeds;
     }
+    if grid.kind == Kind::Real {
+        if args.data.is_none() {
+            return Err(Error::usage(
+                "--grid real is about records of your own: give --data, and their model as --model",
+            ));
+        }
+        let layout = Layout::new(&checkpoint::read_config(&args.model)?);
+        grid.parameters = layout.scalars() as u64;
+    }
     grid.check().map_err(Error::usage)?;
+    if args.hours.is_some_and(|h| h.is_nan() || h <= 0.0) {
+        return Err(Error::usage("--hours is the time that the study may take: give a number above 0"));
+    }
     let data = match &args.data {
         None => "embedded".to_owned(),
         Some(path) => sha256(fsio::read_bytes(path)?),
     };
     let cores = rayon::current_num_threads();
-    let jobs = jobs(&args, cores)?;
-    let runner = Runner::new(&args.model, args.data.as_deref(), grid.candidates, (jobs, cores), &interrupt::asked);
+    let jobs = jobs(&args, &grid, cores)?;
+    let runner = Runner::new(&args.model, args.data.as_deref(), (jobs, cores), &interrupt::asked);
     let mut fixed =
         Tuned { base_sha256: runner.base_sha256()?, data, insecure_seed: args.insecure_seed, rates: HashMap::new() };
     let out = args.out.clone().unwrap_or_else(|| format!("ferret-study-{}", grid.kind.name()).into());
     if args.dry_run {
-        return dry_run(&args, &grid, &runner, &fixed, &out);
+        let left = fit(&args, &mut grid, &runner, &fixed, None)?;
+        return dry_run(&args, &grid, &runner, &fixed, (&out, &left));
     }
     let store = Store::open(&out)?;
+    let left = fit(&args, &mut grid, &runner, &fixed, Some(&store))?;
     fsio::write(&out.join("grid.toml"), grid.to_toml().as_bytes())?;
     let begun = Instant::now();
     let tuning = stage(&args, &runner, &store, &grid.tuning(&fixed), "tuning")?;
     let rates = chosen(&grid, &tuning);
     fixed.rates = rates.iter().map(|(key, found)| (key.clone(), found.0)).collect();
     let results = stage(&args, &runner, &store, &grid.results(&fixed), "runs")?;
-    let report: Report = report(&grid, &results, &rates);
+    let mut report: Report = report(&grid, &results, &rates);
+    report.findings.extend(left_out(&args, &left));
     report.write(&out, &grid, &results, &command(&args, &grid, &out))?;
     if args.json {
         let mut summary = report.json(&grid, &results);
@@ -137,14 +163,62 @@ fn command(args: &Args, grid: &Grid, out: &Path) -> String {
     if let Some(data) = &args.data {
         command += &format!(" --data {}", data.display());
     }
+    if let Some(hours) = args.hours {
+        command += &format!(" --hours {hours}");
+    }
     if let Some(seed) = args.insecure_seed {
         command += &format!(" --insecure-seed {seed}");
     }
     command
 }
 
+/// Make `grid` the largest that fits into the hours, where they are limited; what it leaves out.
+fn fit(args: &Args, grid: &mut Grid, runner: &Runner, fixed: &Tuned, store: Option<&Store>) -> Result<Vec<String>> {
+    let Some(hours) = args.hours else { return Ok(Vec::new()) };
+    note(args, "timing a few steps of each kind");
+    let mut left = Vec::new();
+    loop {
+        let specs = missing(grid, fixed, store)?;
+        let wall = runner.estimate(&specs, CALIBRATION)?.iter().sum::<f64>() / runner.jobs as f64;
+        if wall <= 3600.0 * hours {
+            return Ok(left);
+        }
+        let Some((smaller, what)) = grid.smaller() else {
+            return Err(Error::usage(format!(
+                "--hours {hours}: the smallest grid takes about {}: give it that, or a grid of your own",
+                duration(wall)
+            )));
+        };
+        *grid = smaller;
+        grid.check().map_err(Error::usage)?;
+        left.push(what);
+    }
+}
+
+/// The runs of `grid` that `store` does not have.
+fn missing(grid: &Grid, fixed: &Tuned, store: Option<&Store>) -> Result<Vec<Spec>> {
+    let mut specs = grid.tuning(fixed);
+    let Some(store) = store else {
+        specs.extend(grid.results(fixed));
+        return Ok(specs);
+    };
+    let known: Vec<Finished> = specs.iter().filter_map(|s| store.read(s).transpose()).collect::<Result<_>>()?;
+    // Rates that are not chosen yet make results that are not there yet.
+    let rates = if known.len() == specs.len() { chosen(grid, &known) } else { HashMap::new() };
+    let tuned = Tuned { rates: rates.into_iter().map(|(key, found)| (key, found.0)).collect(), ..fixed.clone() };
+    specs.extend(grid.results(&tuned));
+    specs.retain(|s| !store.has(s));
+    Ok(specs)
+}
+
+/// What was left out, in a sentence.
+fn left_out(args: &Args, left: &[String]) -> Option<String> {
+    let hours = args.hours.filter(|_| !left.is_empty())?;
+    Some(format!("Left out to stay within {hours} hours: {}.", left.join("; ")))
+}
+
 /// Runs at a time: a core each, unless half of the free memory holds fewer.
-fn jobs(args: &Args, cores: usize) -> Result<usize> {
+fn jobs(args: &Args, grid: &Grid, cores: usize) -> Result<usize> {
     if let Some(jobs) = args.jobs {
         if jobs == 0 || jobs > 256 {
             return Err(Error::usage(format!("--jobs {jobs}: give a number from 1 to 256")));
@@ -153,7 +227,8 @@ fn jobs(args: &Args, cores: usize) -> Result<usize> {
     }
     let config = checkpoint::read_config(&args.model)?;
     // A batch of 16 records of full length, by the hungriest method, and the base weights beside it.
-    let need = memory::estimate(&config, 16, config.positions).iter().map(memory::Need::total).max().unwrap_or(0);
+    let tokens = grid.asked.map_or(config.positions, |a| a.longest.min(config.positions));
+    let need = memory::estimate(&config, 16, tokens).iter().map(memory::Need::total).max().unwrap_or(0);
     let fits = free_memory().map_or(usize::MAX, |free| (free / 2 / need.max(1)) as usize);
     Ok(cores.min(fits).max(1))
 }
@@ -215,7 +290,7 @@ fn note(args: &Args, text: &str) {
 }
 
 /// The runs, and the time they would take.
-fn dry_run(args: &Args, grid: &Grid, runner: &Runner, fixed: &Tuned, out: &Path) -> Result<()> {
+fn dry_run(args: &Args, grid: &Grid, runner: &Runner, fixed: &Tuned, (out, left): (&Path, &[String])) -> Result<()> {
     let mut specs = grid.tuning(fixed);
     let tuning = specs.len();
     specs.extend(grid.results(fixed));
@@ -234,6 +309,7 @@ fn dry_run(args: &Args, grid: &Grid, runner: &Runner, fixed: &Tuned, out: &Path)
         let summary = json!({
             "out": out, "runs": specs.iter().zip(&costs).map(run).collect::<Vec<_>>(), "tuning_runs": tuning,
             "result_runs": specs.len() - tuning, "jobs": runner.jobs, "threads_a_job": runner.threads, "seconds": wall,
+            "left_out": left,
         });
         return fsio::print(&format!("{summary}\n"));
     }
@@ -261,7 +337,8 @@ fn dry_run(args: &Args, grid: &Grid, runner: &Runner, fixed: &Tuned, out: &Path)
         runner.jobs,
         runner.threads,
         duration(total)
-    ))
+    ))?;
+    left_out(args, left).map_or(Ok(()), |text| fsio::print(&format!("{text}\n")))
 }
 
 fn duration(seconds: f64) -> String {

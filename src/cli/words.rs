@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 /// What `-h` shows of the verbs that have more flags than a screen has lines; `--help` shows all.
-const SHORT: [(&str, &[&str]); 2] = [
+const SHORT: [(&str, &[&str]); 3] = [
     (
         "train",
         &[
@@ -29,11 +29,35 @@ const SHORT: [(&str, &[&str]); 2] = [
             "quiet",
             "help",
             "threads",
-            "color",
             "version",
             "tune",
             "adapter",
-            "lora",
+        ],
+    ),
+    (
+        "plan",
+        &[
+            "method",
+            "epsilon",
+            "accounting",
+            "nats",
+            "dp_epsilon",
+            "delta",
+            "release",
+            "flip",
+            "records",
+            "batch",
+            "epochs",
+            "model",
+            "tune",
+            "group_count",
+            "ranks",
+            "network",
+            "json",
+            "quiet",
+            "help",
+            "threads",
+            "version",
         ],
     ),
     (
@@ -52,7 +76,6 @@ const SHORT: [(&str, &[&str]); 2] = [
             "quiet",
             "help",
             "threads",
-            "color",
             "device",
             "version",
         ],
@@ -66,6 +89,7 @@ fn features() -> String {
         ("embedded", cfg!(feature = "embedded")),
         ("gpu", cfg!(feature = "gpu")),
         ("tiles", cfg!(feature = "tiles")),
+        ("mpi", cfg!(feature = "mpi")),
     ];
     let on: Vec<&str> = all.iter().filter(|f| f.1).map(|f| f.0).collect();
     if on.is_empty() { "none".into() } else { on.join(", ") }
@@ -101,7 +125,8 @@ pub fn command() -> Command {
                 None => c,
             };
             c.mut_args(|arg| {
-                let hidden = shown.is_some_and(|shown| !shown.contains(&arg.get_id().as_str()));
+                let hidden =
+                    arg.is_hide_short_help_set() || shown.is_some_and(|shown| !shown.contains(&arg.get_id().as_str()));
                 arg.hide_short_help(hidden)
             })
         });

@@ -64,6 +64,10 @@ pub fn leakage<B: Backend>(
         )));
     }
     let samples = Samples::new(secret, Sampler::Poisson, examples.len(), settings.batch as usize)?;
+    let base = match &settings.adapter {
+        Some(adapter) => adapter.attach(base, settings.seed)?,
+        None => base,
+    };
     let (fires, replayer) = (transcript.fires(), Replayer::new(&base.layout, settings)?);
     let meter = Meter::new(settings.sampling_rate(), flip)?;
     let decoder = Decoder::new(backend, base)?;

@@ -44,7 +44,12 @@ impl Pair {
                 a.vocab, b.vocab
             )));
         }
-        let (base, tuned) = (checkpoint::load(base)?, checkpoint::load(tuned)?);
+        let folder = Path::new(tuned).to_owned();
+        let (base, mut tuned) = (checkpoint::load(base)?, checkpoint::load(tuned)?);
+        // An adapter's statement lies beside it; its tokenizer is the base model's.
+        if tuned.weights.config.adapter.is_some() {
+            tuned.folder = folder;
+        }
         let (own, other) = (Tokenizer::from_folder(&tuned.folder)?, Tokenizer::from_folder(&base.folder)?);
         if let (Some(own), Some(other)) = (&own, &other)
             && (own.len(), own.max_id()) != (other.len(), other.max_id())

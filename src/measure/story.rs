@@ -53,6 +53,14 @@ pub fn tell(
             transcript.base_sha256
         )));
     }
+    let adapted;
+    let base = match &transcript.settings.adapter {
+        Some(adapter) => {
+            adapted = adapter.attach(base.clone(), transcript.settings.seed)?;
+            &adapted
+        }
+        None => base,
+    };
     let b = Cpu::<f32>::new();
     let layout = &base.layout;
     let loss = |weights: &Weights| -> Result<Option<f64>> {

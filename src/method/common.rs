@@ -38,6 +38,27 @@ pub struct Common {
     pub seed: u64,
 }
 
+/// The [`Common`] of a method's settings, which have its fields under its names.
+macro_rules! told {
+    ($settings:expr) => {{
+        let s = $settings;
+        Common {
+            records: s.records,
+            batch: s.batch,
+            epochs: s.epochs,
+            steps: s.steps,
+            sampler: s.sampler,
+            micro_batch: s.micro_batch,
+            route: s.route,
+            learning_rate: s.learning_rate,
+            schedule: s.schedule,
+            weight_decay: s.weight_decay,
+            seed: s.seed,
+        }
+    }};
+}
+pub(super) use told;
+
 impl Common {
     /// Steps T that the run is planned for: those given, else epochs times ceil(N / B). A number that no run has where there are more
     /// than any may have.

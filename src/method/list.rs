@@ -11,8 +11,8 @@ use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::kernel::Scalars;
-use crate::model::checkpoint::{self, Checkpoint, Dtype};
-use crate::model::{Layout, Weights};
+use crate::model::checkpoint::{self, Checkpoint, Dtype, adapter};
+use crate::model::{Adapter, Config, Layout, Weights};
 use crate::privacy::statement::{Circumstances, Statement};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -77,6 +77,23 @@ impl Method {
             Self::FerretK(s) => &s.tune,
             Self::Dense(s) => &s.tune,
         }
+    }
+
+    /// The adapter that it begins with, drawn from the public seed; none where the base model is tuned, or its own adapter.
+    pub fn adapter(&self) -> Option<&Adapter> {
+        match self {
+            Self::Ferret(s) => s.adapter.as_ref(),
+            Self::FerretK(s) => s.adapter.as_ref(),
+            Self::Dense(s) => s.adapter.as_ref(),
+        }
+    }
+
+    /// The parameters of a model of `config` as the run has them.
+    pub fn layout(&self, config: &Config) -> Result<Layout> {
+        Ok(match self.adapter() {
+            Some(adapter) => Layout::new(&adapter.on(config)?),
+            None => Layout::new(config),
+        })
     }
 
     /// Steps T that it plans.
@@ -183,19 +200,23 @@ impl Method {
 impl<'a, T: Scalars> Task<'a, Method, T> {
     /// Begin; or continue from what [`Run::save`] left in `saved`, if it left anything there.
     pub fn begin<B: Backend + 'a>(self, backend: B, saved: Option<&Path>) -> Result<Box<dyn Run<B> + 'a>> {
-        Ok(match self.settings.clone() {
+        let mut own = self;
+        if let Some(adapter) = own.settings.adapter() {
+            own.base = adapter.attach(own.base, own.settings.common().seed)?;
+        }
+        Ok(match own.settings.clone() {
             Method::Ferret(settings) => {
-                let task = self.with(settings);
+                let task = own.with(settings);
                 let releases = saved.map(|root| ferret::Trainer::<B>::saved(root, &task)).transpose()?.flatten();
                 Box::new(ferret::Trainer::new(backend, task, releases)?)
             }
             Method::FerretK(settings) => {
-                let task = self.with(settings);
+                let task = own.with(settings);
                 let releases = saved.map(|root| ferret_k::Trainer::<B>::saved(root, &task)).transpose()?.flatten();
                 Box::new(ferret_k::Trainer::new(backend, task, releases)?)
             }
             Method::Dense(settings) => {
-                let mut task = self.with(settings);
+                let mut task = own.with(settings);
                 let tune = task.settings.tune.clone();
                 let state = saved.map(|root| dense::State::load(root, &tune, &mut task.base)).transpose()?.flatten();
                 Box::new(dense::Trainer::new(backend, task, state)?)
@@ -359,6 +380,9 @@ impl Record {
         let text = self.to_json()?;
         let mut options = base.save_options();
         options.dtype = Dtype::F32;
+        if self.method().adapter().is_some() {
+            options.metadata.push((adapter::BASE.into(), self.base_sha256().to_owned()));
+        }
         fsio::fill_folder(dir, |dir| {
             fsio::write(&dir.join(self.file()), text.as_bytes())?;
             checkpoint::save(dir, tuned, &options)

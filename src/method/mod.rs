@@ -12,6 +12,7 @@ pub const MOST_STEPS: u32 = 100_000_000;
 pub mod boundary;
 mod claims;
 pub mod common;
+pub mod crew;
 pub mod dense;
 pub mod ferret;
 pub mod ferret_k;

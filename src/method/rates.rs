@@ -8,9 +8,13 @@
 //! r = 8e-3 (1 + v)^-0.3 c, where c is the share of the sign in what is released: 1 - 2f for flips, 1 / sqrt(1 + d^2) for dither d.
 //! Idle steps that run on with a zero gradient carry a bit further: r is 0.7 of that. By the direct route a fired group of d parameters moves by r
 //! in all, not each of them: r sqrt(d).
+//!
+//! A FERRET-k step by the direct route is r long whatever the size of the model, and with momentum 0.7 its share lasts a few steps: r = 6.8 / sqrt(T)
+//! for T steps of 1,024 signs or more (0.7 for 93, 1 for 47), less for fewer signs, each of which says less of the whole.
 
-use super::dense;
 use super::ferret::{self, Payload, Release};
+use super::ferret_k::settings::USUAL_MOMENTUM;
+use super::{dense, ferret_k};
 use crate::optim::{Route, Silent};
 use crate::rng::Mask;
 
@@ -45,8 +49,7 @@ pub fn ferret(settings: &ferret::Settings, parameters: usize) -> f64 {
 pub fn dense(method: &dense::Method, route: Route, batch: u64, parameters: usize) -> f64 {
     use dense::Method::{DpSignsgd, Dpsgd, Nonprivate, Qsgd, Signsgd};
     let size = size(parameters);
-    // Noise on a small batch is as large as its gradient: a smaller step.
-    let noisy = (batch as f64 / 50.0).sqrt().clamp(0.05, 2.0);
+    let noisy = noisy(batch);
     rounded(match (method, route) {
         (Dpsgd(_), Route::Direct) => noisy,
         (Nonprivate | Qsgd { .. }, Route::Direct) => 0.1,
@@ -56,8 +59,29 @@ pub fn dense(method: &dense::Method, route: Route, batch: u64, parameters: usize
     })
 }
 
+/// FERRET-k's, for a model of so many parameters. What `settings` has as its rate is of no account.
+pub fn ferret_k(settings: &ferret_k::Settings, parameters: usize) -> f64 {
+    rounded(match settings.route {
+        Route::Direct => {
+            let computed = settings.p * f64::from(settings.steps());
+            signs(settings.bits_per_step, computed) * (1.0 - settings.momentum) / (1.0 - USUAL_MOMENTUM)
+        }
+        Route::Adamw => 3e-3 * noisy(settings.batch) * size(parameters),
+    })
+}
+
+/// How long a step of k signs is in a run of so many steps, with the usual momentum.
+pub fn signs(k: u32, steps: f64) -> f64 {
+    6.8 / steps.max(10.0).sqrt() * (f64::from(k) / 1024.0).powf(0.25).clamp(0.2, 1.0)
+}
+
+/// Noise on a small batch is as large as its gradient: a smaller step.
+fn noisy(batch: u64) -> f64 {
+    (batch as f64 / 50.0).sqrt().clamp(0.05, 2.0)
+}
+
 /// What a larger model's rates are multiplied by; a smaller one's stay.
-fn size(parameters: usize) -> f64 {
+pub fn size(parameters: usize) -> f64 {
     (FOUND_ON / parameters.max(1) as f64).sqrt().min(1.0)
 }
 
@@ -90,6 +114,23 @@ mod tests {
         near(ferret(&settings("16x1", small), size), 3e-4);
         near(ferret(&settings("2x20", |s| (s.route, s.weight_decay) = (Route::Direct, 0.0)), size), 2.0);
         near(dense(&dense::Method::Nonprivate, Route::Adamw, 50, size), 2e-3);
+    }
+
+    #[test]
+    fn sketches_go_as_far_in_fewer_steps() {
+        let near = |rate: f64, found: f64| assert!((rate / found).ln().abs() < 0.25, "{rate} is not about {found}");
+        let of = |edit: fn(&mut ferret_k::Settings)| {
+            let mut s = ferret_k::Settings { records: 1529, epochs: 3, ..ferret_k::Settings::usual(1.52) };
+            edit(&mut s);
+            s.check().unwrap();
+            ferret_k(&s, 642_544)
+        };
+        near(of(|_| ()), 0.7);
+        near(of(|s| s.momentum = 0.5), 1.2);
+        near(of(|s| s.batch = 100), 1.05);
+        near(of(|s| (s.batch, s.momentum) = (200, 0.5)), 2.2);
+        near(of(|s| (s.route, s.momentum) = (Route::Adamw, 0.0)), 3e-3);
+        assert!(of(|s| s.bits_per_step = 16) < of(|s| s.bits_per_step = 256));
     }
 
     #[test]

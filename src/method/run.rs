@@ -11,6 +11,7 @@
 //! A new method is one entry of [`Method`] and one implementation of [`Run`].
 
 use super::boundary::Sensitive;
+use super::crew::Crew;
 use super::list::{Method, Record};
 use super::tally::Private;
 use crate::backend::Backend;
@@ -78,6 +79,8 @@ pub trait Run<B: Backend> {
     fn decoder(&self) -> &Decoder<B>;
     /// Save memory by running blocks again in backward; the bits stay the same. See [`Decoder::recompute`].
     fn recompute(&mut self, _on: bool) {}
+    /// Share the work with other ranks, all of which make the same calls. Where a run passes this over, every rank computes all of it.
+    fn over(&mut self, _crew: Crew) {}
     /// Write what resuming needs to `root`, whole or not at all; nothing where the run cannot be continued.
     fn save(&mut self, _root: &Path) -> Result<()> {
         Ok(())

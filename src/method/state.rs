@@ -51,6 +51,13 @@ pub(super) fn save(root: &Path, step: u32, name: &str, write: impl FnOnce(&Path)
     Ok(())
 }
 
+/// What was [`current`] elsewhere: a `file` of these bytes before `step`, which nothing else is beside.
+pub(super) fn put(root: &Path, step: u32, file: &str, bytes: &[u8]) -> Result<()> {
+    let path = root.join(file);
+    fsio::write_private(&path, bytes)?;
+    seal(&root.join(POINTER), &Pointer { step, sha256: file_sha256(&path)?, file: file.to_owned() })
+}
+
 /// The step and the file that were saved last under `root`, which is what it was when it was written.
 pub(super) fn current(root: &Path) -> Result<Option<(u32, PathBuf)>> {
     let path = root.join(POINTER);

@@ -69,6 +69,23 @@ pub struct Private {
 }
 
 impl Private {
+    /// How many numbers [`Sums::read`] gives besides the inner products: the sum of losses, whether there is one, records and tokens.
+    pub(in crate::method) const NUMBERS: usize = 4;
+
+    /// The `dots` inner products of what [`Sums::read`] gave, or a sum of such, and the rest; of which nothing is known where it is not there.
+    pub(in crate::method) fn split(mut numbers: Vec<f64>, dots: usize) -> (Vec<f64>, Self) {
+        let private = match numbers[dots..] {
+            [loss, losses, records, tokens] => Self {
+                records: records as usize,
+                tokens: tokens as usize,
+                loss: (losses > 0.0 && records > 0.0).then(|| loss / records),
+            },
+            _ => Self { records: 0, tokens: 0, loss: None },
+        };
+        numbers.truncate(dots);
+        (numbers, private)
+    }
+
     /// Of two batches together.
     pub(in crate::method) fn join(self, other: Self) -> Self {
         let records = self.records + other.records;
@@ -119,12 +136,11 @@ impl<B: Backend> Sums<B> {
         self.tally.add(b, i, rows, weights)
     }
 
-    /// The inner products, and the rest.
-    pub(in crate::method) fn read(self, b: &B) -> Result<(Vec<f64>, Private)> {
-        let Self { records, tokens, tally, dots, losses } = self;
+    /// The inner products, and the numbers that [`Private::split`] understands.
+    pub(in crate::method) fn read(self, b: &B) -> Result<Vec<f64>> {
+        let Self { records, tokens, tally, losses, .. } = self;
         let mut read = tally.read(b)?;
-        let loss = (losses && records > 0).then(|| read[dots] / records as f64);
-        read.truncate(dots);
-        Ok((read, Private { records, tokens, loss }))
+        read.extend([f64::from(u8::from(losses)), records as f64, tokens as f64]);
+        Ok(read)
     }
 }

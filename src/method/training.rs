@@ -3,6 +3,7 @@
 //! [`Training::open`] reads nothing but what it is given, and refuses before anything starts what would be refused at the end.
 //! [`Training::run`] drives the run to its end. What is then left to do (an audit, say) is done before [`Training::close`].
 
+mod share;
 mod work;
 
 pub use work::{Evaluation, write_statement};
@@ -16,10 +17,13 @@ use crate::kernel::Stored;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::privacy::statement::{Circumstances, RESTARTED, Statement};
 use crate::progress::Progress;
+use crate::ranks::Ranks;
 use crate::rng::Secret;
 use serde_json::Value;
+use share::Saved;
 use std::collections::HashSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use work::Work;
 
 /// What is asked for.
@@ -52,13 +56,17 @@ pub struct Request {
     pub restart_diverged: bool,
     /// What to call the program with to go on.
     pub call: Option<Call>,
+    /// Who works on it: every one of them opens, runs and closes the same, and the first writes. [`Alone`](crate::ranks::Alone) where nobody else does.
+    pub ranks: Arc<dyn Ranks>,
 }
 
 /// A run in its folder, ready to go.
 pub struct Training {
     request: Request,
-    folder: Folder,
+    /// None on ranks that do not write.
+    folder: Option<Folder>,
     told: Told,
+    saved: Saved,
     /// None where the results are written already.
     secret: Option<Secret>,
     statement: Statement,
@@ -72,39 +80,9 @@ impl Training {
         if request.save_every == 0 {
             return Err(Error::usage("saving after every 0 steps would never end: expected at least 1"));
         }
-        let found = stage(&request.out)?;
-        let goes_on = match found {
-            Stage::Diverged if request.restart_diverged => false,
-            Stage::Diverged => {
-                return Err(Error::file(
-                    &request.out,
-                    "the run there has diverged, and would again: begin it again with other settings by `restart_diverged`",
-                ));
-            }
-            _ if request.restart_diverged => {
-                return Err(Error::file(
-                    &request.out,
-                    "the run there has not diverged: there is nothing to begin again",
-                ));
-            }
-            Stage::New => false,
-            Stage::Finished if request.resume => {
-                return Err(Error::file(&request.out, "the run there is finished: there is nothing to resume"));
-            }
-            _ if request.resume => true,
-            Stage::Begun | Stage::Ending => {
-                return Err(Error::file(
-                    &request.out,
-                    "an unfinished run is there, and nothing is overwritten: `resume` it, or choose a new folder",
-                ));
-            }
-            Stage::Finished => {
-                return Err(Error::file(
-                    &request.out,
-                    "is not empty, and nothing there is overwritten: choose a new folder",
-                ));
-            }
-        };
+        let (ranks, writes) = (request.ranks.clone(), request.ranks.is_first());
+        let found = if writes { stage(&request.out)? } else { Stage::New };
+        let goes_on = writes && goes_on(&request, found)?;
         progress.begin("hashing model and records", 0);
         let mut told = Told {
             version: Told::VERSION,
@@ -119,6 +97,7 @@ impl Training {
             diverged: None,
             finished: None,
         };
+        share::told_the_same(&request, &told)?;
         let mut folder = None;
         if goes_on {
             let held = Folder::lock(&request.out)?;
@@ -129,6 +108,7 @@ impl Training {
         } else if found == Stage::Diverged {
             told.restarts = Told::read(&request.out)?.restarts + 1;
         }
+        let mut told = share::of_the_first(&*ranks, told)?;
         // What will have been spent is known now: what cannot be accounted for is refused before anything starts.
         progress.begin("accounting", 0);
         let circumstances = Circumstances {
@@ -137,7 +117,8 @@ impl Training {
             windows: records.windows,
             users: records.users,
         };
-        let mut statement = method.statement(&base.weights.layout, told.stop, request.delta, circumstances)?;
+        let mut statement =
+            method.statement(&method.layout(&base.weights.config)?, told.stop, request.delta, circumstances)?;
         if told.restarts > 0 {
             statement.not_met.push(RESTARTED.into());
         }
@@ -146,7 +127,8 @@ impl Training {
             apart(&records.examples, &held_out.examples)?;
         }
         let (folder, secret) = match folder {
-            Some(folder) if found == Stage::Ending => (folder, None),
+            _ if !writes => (None, None),
+            Some(folder) if found == Stage::Ending => (Some(folder), None),
             Some(folder) => {
                 let secret = folder.key(&told)?;
                 if request.insecure_seed.is_some() != secret.is_insecure() {
@@ -157,7 +139,7 @@ impl Training {
                     return Err(Error::file(&request.out, "the run to resume was begun with another `insecure_seed`"));
                 }
                 folder.tell(&told)?;
-                (folder, Some(secret))
+                (Some(folder), Some(secret))
             }
             None => {
                 let secret = match request.insecure_seed {
@@ -170,13 +152,14 @@ impl Training {
                     return Err(Error::file(&request.out, "another process began a run in this folder just now"));
                 }
                 folder.begin(&secret, &mut told)?;
-                (folder, Some(secret))
+                (Some(folder), Some(secret))
             }
         };
-        if told.private_logs {
+        if let Some(folder) = folder.as_ref().filter(|_| told.private_logs) {
             folder.hide_log()?;
         }
-        Ok(Self { request, folder, told, secret, statement })
+        let (secret, saved) = share::key_and_state(&*ranks, secret, folder.as_ref())?;
+        Ok(Self { request, folder, told, saved, secret, statement })
     }
 
     /// Whether sampling and noise are known.
@@ -187,22 +170,27 @@ impl Training {
     /// Run to the end and write the results; the summary. Interrupted by `progress` it saves, and can be gone on with.
     pub fn run<B: Backend>(&mut self, backend: B, progress: &dyn Progress) -> Result<Value> {
         let Some(secret) = &self.secret else {
-            self.folder.wipe_key()?;
+            self.folder.as_ref().map_or(Ok(()), Folder::wipe_key)?;
             return Ok(self.told.finished.clone().unwrap_or_default());
         };
-        let done = Work { request: &mut self.request, folder: &mut self.folder, told: &self.told, secret, progress }
+        let (folder, saved) = (self.folder.as_mut(), &self.saved.path);
+        let done = Work { request: &mut self.request, folder, saved, told: &self.told, secret, progress }
             .run(backend, &mut self.statement);
         match done {
             Ok(summary) => {
-                // From here on there is nothing to compute again.
-                self.told.finished = Some(summary.clone());
-                self.folder.tell(&self.told)?;
-                self.folder.wipe_key()?;
+                if let Some(folder) = &self.folder {
+                    // From here on there is nothing to compute again.
+                    self.told.finished = Some(summary.clone());
+                    folder.tell(&self.told)?;
+                    folder.wipe_key()?;
+                }
                 Ok(summary)
             }
             Err(Error::Diverged(why)) => {
-                self.told.diverged = Some(why.clone());
-                self.folder.tell(&self.told)?;
+                if let Some(folder) = &self.folder {
+                    self.told.diverged = Some(why.clone());
+                    folder.tell(&self.told)?;
+                }
                 Err(Error::Diverged(format!("{why}; `restart_diverged` begins again with other settings")))
             }
             Err(e) => Err(e),
@@ -211,7 +199,26 @@ impl Training {
 
     /// Everything that belongs to the run is done: its state goes.
     pub fn close(self) -> Result<()> {
-        self.folder.close()
+        self.folder.map_or(Ok(()), Folder::close)
+    }
+}
+
+/// Whether an unfinished run is to be gone on with; refuses what would overwrite anything.
+fn goes_on(request: &Request, found: Stage) -> Result<bool> {
+    let refuse = |what: &str| Err(Error::file(&request.out, what));
+    match found {
+        Stage::Diverged if request.restart_diverged => Ok(false),
+        Stage::Diverged => refuse(
+            "the run there has diverged, and would again: begin it again with other settings by `restart_diverged`",
+        ),
+        _ if request.restart_diverged => refuse("the run there has not diverged: there is nothing to begin again"),
+        Stage::New => Ok(false),
+        Stage::Finished if request.resume => refuse("the run there is finished: there is nothing to resume"),
+        _ if request.resume => Ok(true),
+        Stage::Begun | Stage::Ending => {
+            refuse("an unfinished run is there, and nothing is overwritten: `resume` it, or choose a new folder")
+        }
+        Stage::Finished => refuse("is not empty, and nothing there is overwritten: choose a new folder"),
     }
 }
 

@@ -6,6 +6,7 @@
 //! bias                         every bias, those of norms too
 //! norms                        every norm, gain and bias
 //! last:N                       the last N blocks
+//! lora                         the adapter beside the model, and nothing else
 //! h.11.mlp, q_proj, h.*.attn   tensors by name, as `inspect` shows it: whole words, side by side; * stands for any characters
 //! ```
 //! Words are joined by commas: `last:1,ln_f,bias`. A tied embedding is one tensor, so it is tuned in both its places or in none. What a word
@@ -13,7 +14,7 @@
 
 use crate::error::{Error, Result};
 use crate::model::layout::{Module, ParamSpec, Place};
-use crate::model::{Layout, ParamId};
+use crate::model::{Adapter, Layout, ParamId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -28,6 +29,7 @@ enum Word {
     Bias,
     Norms,
     Last(usize),
+    Lora,
     Named(String),
 }
 
@@ -40,8 +42,29 @@ impl Tune {
         self.0.is_empty()
     }
 
+    /// Whether it goes with a fresh `adapter`, where there is to be one.
+    pub fn check(&self, adapter: Option<&Adapter>) -> Result<()> {
+        match adapter {
+            Some(_) if !self.is_lora() => Err(Error::usage(format!(
+                "`tune` {self} does not tune the adapter that the run begins with: give lora"
+            ))),
+            Some(adapter) => adapter.check(),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether an adapter is what is tuned.
+    pub fn is_lora(&self) -> bool {
+        self.0 == [Word::Lora]
+    }
+
     /// The tuned tensors of `layout`, in its order: at least one. Refuses a word that names none.
     pub fn ids(&self, layout: &Layout) -> Result<Vec<ParamId>> {
+        if layout.specs().iter().any(|s| s.adapter.is_some()) && self.0 != [Word::Lora] {
+            return Err(Error::usage(format!(
+                "`tune` {self} on a model with an adapter: give lora, which tunes the adapter alone, or merge the adapter first"
+            )));
+        }
         if self.is_all() {
             return Ok(layout.ids().collect());
         }
@@ -52,6 +75,11 @@ impl Tune {
                     return Err(Error::usage(format!(
                         "`tune` {word} asks for more blocks than the model has: give last:1 to last:{blocks}"
                     )));
+                }
+                Word::Lora if layout.specs().iter().all(|s| s.adapter.is_none()) => {
+                    return Err(Error::usage(
+                        "`tune` lora on a model without an adapter: give the adapter, or its rank",
+                    ));
                 }
                 word if layout.specs().iter().any(|s| word.names(s, blocks)) => {}
                 word => {
@@ -80,6 +108,7 @@ impl Word {
                     | Module::Norm2
                     | Module::FinalNorm
             ),
+            Word::Lora => spec.adapter.is_some(),
             Word::Last(n) => matches!(spec.place, Place::Block(l) if l + n >= blocks),
             Word::Named(pattern) => {
                 let name = spec.name.as_str();
@@ -125,6 +154,7 @@ impl fmt::Display for Word {
         match self {
             Word::Bias => f.write_str("bias"),
             Word::Norms => f.write_str("norms"),
+            Word::Lora => f.write_str("lora"),
             Word::Last(n) => write!(f, "last:{n}"),
             Word::Named(pattern) => f.write_str(pattern),
         }
@@ -156,6 +186,7 @@ impl FromStr for Tune {
         let word = |word: &str| match word {
             "bias" => Ok(Word::Bias),
             "norms" => Ok(Word::Norms),
+            "lora" => Ok(Word::Lora),
             word if word.starts_with("last:") => match word["last:".len()..].parse() {
                 Ok(n) if n > 0 => Ok(Word::Last(n)),
                 _ => Err(format!("\"{word}\" is no number of last blocks: give last:1, last:2 and so on")),
@@ -163,10 +194,14 @@ impl FromStr for Tune {
             "all" => Err("\"all\" leaves nothing to add: give it alone".to_owned()),
             word if !word.is_empty() && word.chars().all(plain) => Ok(Word::Named(word.to_owned())),
             word => Err(format!(
-                "\"{word}\" does not name tensors: expected all, bias, norms, last:N, or words of tensors' names, with * for any characters"
+                "\"{word}\" does not name tensors: expected all, bias, norms, last:N, lora, or words of tensors' names, with * for any characters"
             )),
         };
-        text.split(',').map(|w| word(w.trim())).collect::<Result<_, _>>().map(Self)
+        let words: Vec<Word> = text.split(',').map(|w| word(w.trim())).collect::<Result<_, _>>()?;
+        if words.len() > 1 && words.contains(&Word::Lora) {
+            return Err("\"lora\" freezes the model itself: give it alone".to_owned());
+        }
+        Ok(Self(words))
     }
 }
 
@@ -258,8 +293,20 @@ mod tests {
             let error = text.parse::<Tune>().unwrap().ids(&llama).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
         }
-        for bad in ["", ",", "bias,", "last:0", "last:", "last:-1", "all,bias", "a b", "x\ny", "a:b", &"x".repeat(1001)]
-        {
+        for bad in [
+            "",
+            ",",
+            "bias,",
+            "last:0",
+            "last:",
+            "last:-1",
+            "all,bias",
+            "lora,bias",
+            "a b",
+            "x\ny",
+            "a:b",
+            &"x".repeat(1001),
+        ] {
             assert!(bad.parse::<Tune>().is_err(), "{bad}");
         }
     }

@@ -9,8 +9,8 @@ use super::{Tune, dense};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::kernel::{Scalars, Stored};
-use crate::model::checkpoint::{self, Checkpoint};
-use crate::model::{ParamId, Weights, embedded};
+use crate::model::checkpoint::{self, Checkpoint, Opened, adapter};
+use crate::model::{Config, ParamId, Weights, embedded};
 use crate::privacy::Statement;
 use crate::privacy::statement::{AUDITED, FILE as STATEMENT, PAGE, RESTARTED};
 use crate::progress::Progress;
@@ -45,8 +45,13 @@ pub struct Verified {
 /// Check the checkpoint in `dir` against the files beside it and against `base`, whose tensors are used up: there is one copy of them in
 /// memory while a transcript is replayed.
 pub fn verify(dir: &Path, base: &mut Checkpoint<impl Scalars>, progress: &dyn Progress) -> Result<Verified> {
-    let found = checkpoint::load_folder_stored(dir)?.weights;
-    if found.config != base.weights.config {
+    let adapted = adapter::is_adapter(dir);
+    let found = match adapted {
+        true => checkpoint::load_opened(Opened::folder(&base.folder)?.adapted(dir)?)?.weights,
+        false => checkpoint::load_folder_stored(dir)?.weights,
+    };
+    let bare = Config { adapter: base.weights.config.adapter.clone(), ..found.config.clone() };
+    if bare != base.weights.config {
         let what = format!(
             "its config.json describes another decoder than {}'s: is this the base of the run?",
             base.folder.display()
@@ -85,9 +90,15 @@ pub fn verify(dir: &Path, base: &mut Checkpoint<impl Scalars>, progress: &dyn Pr
         not_bound: unbound(statement.as_ref()),
         not_checkable,
     };
-    let mut looked_at = checkpoint::refuse_unused(dir, &base.folder)?;
+    let (mut looked_at, in_order) = match adapted {
+        true => adapter::refuse_unused(dir, record.base_sha256())?,
+        false => (checkpoint::refuse_unused(dir, &base.folder)?, checkpoint::is_in_order(dir)?),
+    };
     looked_at.extend([path, dir.join(STATEMENT), dir.join(PAGE)]);
-    if !checkpoint::is_in_order(dir)? {
+    if adapted {
+        verified.not_bound.push(format!("what {} says beside rank, alpha and targets", adapter::CONFIG));
+    }
+    if !in_order {
         verified.not_bound.push(
             "the order of the tensors in the weight files, which is not this program's, and can tell anything in few words".into(),
         );

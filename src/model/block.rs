@@ -42,18 +42,18 @@ impl<B: Backend> Decoder<B> {
         let (b, ids) = (&self.backend, &self.layout.blocks[l]);
         let (n1, stats_1) = self.norm(&x, ids.norm_1);
         let (mut qkv, heads) = self.norm_heads(ids, ids.qkv.map(|pair| self.linear(&n1, pair)));
-        let n1 = ids.qkv.iter().any(|pair| wants(pair.weight)).then_some(n1);
+        let n1 = ids.qkv.iter().any(|pair| pair.products().any(&wants)).then_some(n1);
         self.turn(&mut qkv, table, false);
         let (att, lse) = attend(qkv.as_ref());
         let mut mid = self.linear(&att, ids.attn_out);
         b.add(&mut mid, &x);
         let (n2, stats_2) = self.norm(&mid, ids.norm_2);
         let h = ids.mlp_in.map(|pair| self.linear(&n2, pair));
-        let n2 = ids.mlp_in.iter().any(|pair| wants(pair.weight)).then_some(n2);
+        let n2 = ids.mlp_in.iter().any(|pair| pair.products().any(&wants)).then_some(n2);
         let a = self.activation(h.as_ref());
         let mut y = self.linear(&a, ids.mlp_out);
         b.add(&mut y, &mid);
-        let a = wants(ids.mlp_out.weight).then_some(a);
+        let a = ids.mlp_out.products().any(&wants).then_some(a);
         (y, BlockCache { x, stats_1, n1, qkv, heads, att, lse, mid, stats_2, n2, h, a })
     }
 
@@ -87,7 +87,7 @@ impl<B: Backend> Decoder<B> {
         if !from_mlp_in {
             return;
         }
-        let da = b.linear_input(dx, self.param(mlp_out.weight), self.config.order);
+        let da = self.linear_input(dx, mlp_out);
         let dh = self.activation_backward(h, da);
         let dn = from_norm_2.then(|| self.linears_input(dh.as_ref(), mlp_in));
         self.deliver_linears(mlp_in, n2, dh, wants, sink, batch);
@@ -98,7 +98,7 @@ impl<B: Backend> Decoder<B> {
         if !from_heads {
             return self.deliver_linear(attn_out, Some(Slot::Given(att)), Slot::Lent(dx), wants, sink, batch);
         }
-        let datt = b.linear_input(dx, self.param(attn_out.weight), self.config.order);
+        let datt = self.linear_input(dx, attn_out);
         let lse = lse.expect("forward keeps it where backward follows");
         let config = self.config.attention(l);
         let mut dqkv = b.attention_backward(&datt, &att, &lse, qkv_out.as_ref(), &batch.segments, &config);
@@ -191,20 +191,50 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
-    /// `x W + bias`.
+    /// `x W + bias`, and what an adapter adds.
     pub(super) fn linear(&self, x: &B::Tensor, pair: Pair) -> B::Tensor {
         let bias = pair.bias.map(|p| self.param(p));
-        self.backend.linear(x, self.param(pair.weight), self.config.order, bias)
+        let mut y = self.backend.linear(x, self.param(pair.weight), self.config.order, bias);
+        if let Some([a, b]) = pair.adapter {
+            let up = self.backend.linear(&self.low(x, a), self.param(b), Order::OutIn, None);
+            self.backend.add(&mut y, &up);
+        }
+        y
+    }
+
+    /// `s x Aᵀ`.
+    pub(super) fn low(&self, x: &B::Tensor, a: ParamId) -> B::Tensor {
+        self.scaled(&self.backend.linear(x, self.param(a), Order::OutIn, None))
+    }
+
+    /// `s x`, s the adapter's scale.
+    pub(super) fn scaled(&self, x: &B::Tensor) -> B::Tensor {
+        self.backend.scaled(x, self.config.adapter.as_ref().map_or(0.0, |adapter| adapter.scale()))
+    }
+
+    /// Backward of [`Decoder::linear`] to its input: `dy Wᵀ + s (dy B) A`.
+    fn linear_input(&self, dy: &B::Tensor, pair: Pair) -> B::Tensor {
+        let mut dx = self.backend.linear_input(dy, self.param(pair.weight), self.config.order);
+        self.add_low_input(dy, pair, &mut dx);
+        dx
+    }
+
+    fn add_low_input(&self, dy: &B::Tensor, pair: Pair, dx: &mut B::Tensor) {
+        if let Some([a, b]) = pair.adapter {
+            let low = self.scaled(&self.backend.linear_input(dy, self.param(b), Order::OutIn));
+            self.backend.add_linear_input(&low, self.param(a), Order::OutIn, dx);
+        }
     }
 
     /// Backward of layers of one input to that input: the sum of `dy Wᵀ`.
     fn linears_input<const N: usize>(&self, dys: Parts<&B::Tensor, N>, pairs: Parts<Pair, N>) -> B::Tensor {
         let (b, order) = (&self.backend, self.config.order);
-        let mut all = dys.iter().zip(pairs.iter()).map(|(dy, pair)| (*dy, self.param(pair.weight)));
-        let (dy, weight) = all.next().expect("at least one layer");
-        let mut dx = b.linear_input(dy, weight, order);
-        for (dy, weight) in all {
-            b.add_linear_input(dy, weight, order, &mut dx);
+        let mut all = dys.iter().zip(pairs.iter());
+        let (dy, pair) = all.next().expect("at least one layer");
+        let mut dx = self.linear_input(dy, *pair);
+        for (dy, pair) in all {
+            b.add_linear_input(dy, self.param(pair.weight), order, &mut dx);
+            self.add_low_input(dy, *pair, &mut dx);
         }
         dx
     }
@@ -240,6 +270,16 @@ impl<B: Backend> Decoder<B> {
         let b = &self.backend;
         if let Some(bias) = pair.bias.filter(|&p| wants(p)) {
             sink.vector(b, bias, Slot::Lent(dy.get()), all_rows(batch));
+        }
+        if let (Some([low, up]), Some(x)) = (pair.adapter, &x) {
+            // dB = dyᵀ (s x Aᵀ), dA = (s dy B)ᵀ x.
+            if wants(up) {
+                sink.outer(b, up, Slot::Lent(dy.get()), Slot::Given(self.low(x.get(), low)), all_rows(batch));
+            }
+            if wants(low) {
+                let dlow = self.scaled(&b.linear_input(dy.get(), self.param(up), Order::OutIn));
+                sink.outer(b, low, Slot::Given(dlow), Slot::Lent(x.get()), all_rows(batch));
+            }
         }
         if wants(pair.weight) {
             let x = x.expect("forward keeps the input of a wanted weight");

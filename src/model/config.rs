@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows a family's name. A block is what its fields say, and a parameter that they do not ask for does not exist.
 
+use super::adapter::Adapter;
 use super::family::FamilyRef;
 use super::layout::Module;
 use crate::ops::Heads;
@@ -63,6 +64,8 @@ pub struct Config {
     pub init_narrow: bool,
     /// Ends a text, where the checkpoint names one.
     pub eos: Option<u32>,
+    /// Low-rank matrices beside some of the linear layers.
+    pub adapter: Option<Adapter>,
 }
 
 /// The kind of norm.

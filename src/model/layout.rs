@@ -97,6 +97,17 @@ pub struct ParamSpec {
     pub module: Module,
     /// Whether it is its module's bias.
     pub bias: bool,
+    /// Which matrix of its module's adapter it is, where it is one.
+    pub adapter: Option<Side>,
+}
+
+/// The two matrices of an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// `[r, in]`.
+    A,
+    /// `[out, r]`.
+    B,
 }
 
 impl ParamSpec {
@@ -126,12 +137,19 @@ pub struct Pair {
     pub weight: ParamId,
     /// The bias.
     pub bias: Option<ParamId>,
+    /// A and B of an adapter beside the weight.
+    pub adapter: Option<[ParamId; 2]>,
 }
 
 impl Pair {
-    /// Both, where there are two.
+    /// All there are.
     pub fn ids(self) -> impl Iterator<Item = ParamId> {
-        std::iter::once(self.weight).chain(self.bias)
+        std::iter::once(self.weight).chain(self.bias).chain(self.adapter.into_iter().flatten())
+    }
+
+    /// Those whose gradient has the layer's input as a factor.
+    pub fn products(self) -> impl Iterator<Item = ParamId> {
+        std::iter::once(self.weight).chain(self.adapter.into_iter().flatten())
     }
 }
 
@@ -178,15 +196,20 @@ impl Layout {
         let names = config.family.names();
         let mut specs = Vec::new();
         let mut found: HashMap<(Module, Place), Pair> = HashMap::new();
+        let mut adapted = Vec::new();
         let mut add = |module: Module, name: String, place: Place| {
             let Some((weight, bias)) = config.shapes(module) else { return };
             let mut push = |part: &str, shape: Vec<usize>, bias: bool| {
-                specs.push(ParamSpec { name: format!("{name}.{part}"), shape, place, module, bias });
+                let adapter = None;
+                specs.push(ParamSpec { name: format!("{name}.{part}"), shape, place, module, bias, adapter });
                 ParamId(specs.len() - 1)
             };
             let weight = push("weight", weight, false);
             let bias = bias.map(|n| push("bias", vec![n], true));
-            found.insert((module, place), Pair { weight, bias });
+            found.insert((module, place), Pair { weight, bias, adapter: None });
+            if config.adapter.as_ref().is_some_and(|a| a.is_on(config, module, &name)) {
+                adapted.push((module, place, name));
+            }
         };
         for &(module, name) in names.before {
             add(module, name.into(), Place::Embedding);
@@ -198,6 +221,19 @@ impl Layout {
         }
         add(Module::FinalNorm, names.norm.into(), Place::Top);
         add(Module::Head, names.head.into(), Place::Top);
+
+        // After everything else, so that a decoder's own parameters keep their numbers.
+        for (module, place, name) in adapted {
+            let (inputs, outputs, _) = config.linear(module).expect("adapters are beside linear layers");
+            let rank = config.adapter.as_ref().map_or(0, |a| a.rank as usize);
+            let parts = [(Side::A, "lora_A", vec![rank, inputs]), (Side::B, "lora_B", vec![outputs, rank])];
+            let ids = parts.map(|(side, part, shape)| {
+                let name = format!("{name}.{part}.weight");
+                specs.push(ParamSpec { name, shape, place, module, bias: false, adapter: Some(side) });
+                ParamId(specs.len() - 1)
+            });
+            found.get_mut(&(module, place)).expect("it was just added").adapter = Some(ids);
+        }
 
         let find = |module: Module, place: Place| found.get(&(module, place)).copied();
         let must =
@@ -258,6 +294,13 @@ impl Layout {
     /// Name, shape and place of `id`.
     pub fn spec(&self, id: ParamId) -> &ParamSpec {
         &self.specs[id.0]
+    }
+
+    /// The linear layers of all blocks.
+    pub fn linears(&self) -> impl Iterator<Item = Pair> {
+        self.blocks.iter().flat_map(|ids| {
+            ids.qkv.iter().copied().chain([ids.attn_out]).chain(ids.mlp_in.iter().copied()).chain([ids.mlp_out])
+        })
     }
 
     /// All ids in checkpoint order.

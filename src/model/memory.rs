@@ -62,7 +62,7 @@ impl Use<'_> {
         let bytes = |n: u128| u64::try_from(4 * n).unwrap_or(u64::MAX);
         let [b, t, v, c, i] = [batch, context, config.vocab, config.width, config.inner].map(|n| n as u128);
         let rows = b * t;
-        let parameters = config.scalars();
+        let parameters = layout.scalars() as u128;
         let changed: u128 = tuned.iter().map(|&p| layout.spec(p).len() as u128).sum();
         let wants = |p: ParamId| tuned.binary_search(&p).is_ok();
         let (q, qkv) = (config.query_width() as u128, (config.query_width() + 2 * config.kv_width()) as u128);
@@ -78,9 +78,9 @@ impl Use<'_> {
         let only = |wanted: bool, n: u128| if wanted { n } else { 0 };
         let kept: u128 = reached
             .map(|ids| {
-                let unread = only(!ids.qkv.iter().any(|pair| wants(pair.weight)), c)
-                    + only(!ids.mlp_in.iter().any(|pair| wants(pair.weight)), c)
-                    + only(!wants(ids.mlp_out.weight), i);
+                let unread = only(!ids.qkv.iter().any(|pair| pair.products().any(wants)), c)
+                    + only(!ids.mlp_in.iter().any(|pair| pair.products().any(wants)), c)
+                    + only(!ids.mlp_out.products().any(wants), i);
                 block - rows * unread
             })
             .sum();
@@ -90,6 +90,10 @@ impl Use<'_> {
             .map(|&p| layout.spec(p))
             .filter(|spec| !spec.bias && config.linear(spec.module).is_some() && matches!(spec.place, Place::Block(_)))
             .map(|spec| {
+                // Both factors of an adapter's matrices are copies.
+                if spec.adapter.is_some() {
+                    return rows * spec.shape.iter().sum::<usize>() as u128;
+                }
                 let (_, outputs, _) = config.linear(spec.module).expect("asked for above");
                 let again = [Module::Key, Module::Value, Module::Up].contains(&spec.module);
                 rows * (outputs as u128 + only(again, c))

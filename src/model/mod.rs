@@ -1,5 +1,6 @@
 //! The decoder: config, named parameters, checkpoints, tokenizer, generation.
 
+pub mod adapter;
 pub mod batch;
 mod block;
 pub mod checkpoint;
@@ -17,6 +18,7 @@ pub mod tangent;
 pub mod tokenizer;
 pub mod weights;
 
+pub use adapter::Adapter;
 pub use batch::{Batch, Reduction};
 pub use config::{Activation, Config, Mlp};
 pub use decoder::Decoder;

@@ -197,7 +197,14 @@ impl<B: Backend> Decoder<B> {
         tangents: &impl Tangents<B>,
     ) -> (B::Tensor, B::Tensor) {
         let b = &self.backend;
+        // The layer is linear: in x_dot with the weights as they are, adapter included.
         let mut y_dot = self.linear(x_dot, Pair { bias: None, ..pair });
+        if let Some([low, up]) = pair.adapter {
+            let mut low_dot = b.zeros(b.shape(x).0, self.layout.spec(low).shape[0]);
+            tangents.head(b, low, x, &mut low_dot);
+            b.add(&mut y_dot, &b.linear(&self.scaled(&low_dot), self.param(up), Order::OutIn, None));
+            tangents.head(b, up, &self.low(x, low), &mut y_dot);
+        }
         match self.config.order {
             Order::InOut => tangents.matmul(b, pair.weight, x, &mut y_dot),
             Order::OutIn => tangents.head(b, pair.weight, x, &mut y_dot),

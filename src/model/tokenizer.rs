@@ -244,6 +244,12 @@ impl Tokenizer {
         Ok(ids)
     }
 
+    /// Whether a token is no text but a sign, such as `<|endoftext|>`.
+    pub fn is_special(&self, id: u32) -> bool {
+        guard::call(|| self.inner.get_added_vocabulary().get_added_tokens_decoder().get(&id).is_some_and(|t| t.special))
+            .unwrap_or(false)
+    }
+
     /// Text of `ids`, special tokens spelled out, incomplete UTF-8 as U+FFFD.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         let decoded = guard::call(|| self.inner.decode(ids, false).ok()).flatten();

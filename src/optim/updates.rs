@@ -79,9 +79,13 @@ impl<B: Backend> Updates<B> {
             }
             &Rule::Direct { learning_rate, schedule, steps, momentum } => {
                 let m = state.velocity.get_or_insert_with(|| b.zeros(rows, cols));
+                let rate = schedule.rate(learning_rate, step, steps) as f32;
+                if let Gradient::Pulled { pullback, tensor, scale } = gradient {
+                    return b.momentum_pulled(weights, m, pullback, tensor, [momentum, scale, rate]);
+                }
                 b.decay(m, &[Step { decay: momentum, rate: 0.0, correction: 1.0 }]);
                 gradient.subtract(b, m, |scale| -scale);
-                b.subtract(weights, m, 0, schedule.rate(learning_rate, step, steps) as f32);
+                b.subtract(weights, m, 0, rate);
             }
             Rule::AdamW(timeline) => {
                 let (s, k) = (timeline.gradient(state.done, step), timeline.constants());

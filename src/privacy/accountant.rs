@@ -17,7 +17,7 @@ pub trait Accountant {
     /// How statements name it.
     fn name(&self) -> &'static str;
 
-    /// The epsilon of `event` at `delta`, for neighbours that differ by one added or removed record.
+    /// The epsilon of `event` at `delta`, for one record replaced by an empty one: the number of records is public.
     ///
     /// The upper bound is always a finite number. Where none is proven the answer is [`Error::Privacy`], never a guess: what
     /// overflowed or is not a number counts as infinite.

@@ -5,7 +5,6 @@ use super::event::{Event, Fires};
 use super::pld::Pld;
 use super::rdp::Rdp;
 use crate::error::{Error, Result};
-use std::cell::RefCell;
 
 /// How close to the true boundary a search ends, relatively.
 const PRECISION: f64 = 1e-4;
@@ -50,7 +49,7 @@ pub fn sufficient(
     delta: f64,
     event: impl Fn(f64) -> Event,
 ) -> Result<f64> {
-    Ok(boundary(start, 1e9, epsilon, PRECISION, 0.01, &|x| Ok(accountant.epsilon(&event(x), delta)?.upper))?.1)
+    Ok(boundary(start, 1e9, epsilon, PRECISION, 0.01, &|x| Ok(accountant.epsilon(&event(x), delta)?.upper))?.high)
 }
 
 fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event) -> Result<Settings> {
@@ -64,42 +63,81 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     let search = |start, precision, reach, accountant: &dyn Accountant| {
         boundary(start, largest, epsilon, precision, reach, &|x| Ok(accountant.epsilon(&event(x), delta)?.upper))
     };
-    let by_rdp = search(start, PRECISION, 1.0, &rdp)?.1;
-    let near = search(by_rdp, 5e-3, 0.1, &rough)?.1;
-    // One composition gives both bounds: the search for the lower one begins with what the search for the upper one knew.
-    let known = RefCell::new(Vec::<(f64, Bounds)>::new());
-    let bounds = |x: f64| {
-        if let Some(&(_, found)) = known.borrow().iter().find(|(at, _)| *at == x) {
-            return Ok(found);
-        }
-        let found = pld.epsilon(&event(x), delta)?;
-        known.borrow_mut().push((x, found));
-        Ok(found)
+    let by_rdp = search(start, PRECISION, 1.0, &rdp)?.high;
+    let near = search(by_rdp, 5e-3, 0.1, &rough)?;
+    let fine = |x: f64| match pld.epsilon(&event(x), delta) {
+        // No finite epsilon is an answer here: too little noise.
+        Err(Error::Privacy(_)) => Ok(Bounds { lower: f64::INFINITY, upper: f64::INFINITY }),
+        other => other,
     };
-    let (below, upper) = boundary(near, largest, epsilon, PRECISION, 4e-3, &|x| Ok(bounds(x)?.upper))?;
-    Ok(Settings { rdp: by_rdp, pld: Bounds { lower: insufficient(below, epsilon, &bounds)?, upper } })
+    Ok(Settings { rdp: by_rdp, pld: from_near(&near, largest, epsilon, &fine)? })
 }
 
-/// A setting just below `from` whose epsilon is proven to be above `target`; 0 if none is found nearby.
-fn insufficient(from: f64, target: f64, f: &dyn Fn(f64) -> Result<Bounds>) -> Result<f64> {
-    let mut x = from;
-    // Each round composes anew; where bounds are this far apart more rounds rarely find anything.
-    for _ in 0..3 {
-        let lower = match f(x) {
-            Ok(bounds) => bounds.lower,
-            Err(Error::Privacy(_)) => return Ok(x),
-            Err(e) => return Err(e),
-        };
-        if lower > target {
-            return Ok(x);
+/// The boundary by an accountant whose every answer is dear, from where a rough one saw it: Newton's steps in logarithms, with the slope that the
+/// rough one saw, until a setting suffices with less than [`PRECISION`] to spare; then one more below it, which is to be insufficient.
+///
+/// What suffices is proven, and so is what does not; only how much there is to spare goes by the slope.
+fn from_near(near: &Bracket, largest: f64, target: f64, f: &dyn Fn(f64) -> Result<Bounds>) -> Result<Bounds> {
+    let excess = |e: f64| (e.max(1e-300) / target).ln();
+    let mut slope = near.slope();
+    let mut x = near.high;
+    let mut found = f(x)?;
+    for _ in 0..20 {
+        let above = excess(found.upper);
+        let spare = -above / slope;
+        if (0.0..=PRECISION).contains(&spare) || near.low == 0.0 {
+            break;
         }
-        // Epsilon falls about as 1 / x, or faster.
-        x *= (lower / target).clamp(0.9, 1.0) * (1.0 - PRECISION);
+        // Aim at the middle of what there may be to spare; where there is no finite epsilon, a little further up.
+        let step = if above.is_finite() { (above / slope + 0.5 * PRECISION).clamp(-0.2, 0.2) } else { 0.05 };
+        let next = (x * step.exp()).min(largest);
+        let at_next = f(next)?;
+        let seen = (above - excess(at_next.upper)) / (next / x).ln();
+        if seen.is_finite() && (0.1..=100.0).contains(&seen) {
+            slope = seen;
+        }
+        (x, found) = (next, at_next);
     }
-    Ok(0.0)
+    if found.upper > target {
+        // It does not fall as it should: enclose the boundary, whatever that takes.
+        return Ok(Bounds {
+            lower: 0.0,
+            upper: boundary(x, largest, target, PRECISION, 4e-3, &|x| Ok(f(x)?.upper))?.high,
+        });
+    }
+    let upper = x;
+    // Where the lower bound is this far off, another lattice would have to be found first.
+    for _ in 0..2 {
+        let below = -excess(found.lower) / slope;
+        if below > 0.1 {
+            break;
+        }
+        x *= (-below).exp() * (1.0 - PRECISION);
+        found = f(x)?;
+        if found.lower > target {
+            return Ok(Bounds { lower: x, upper });
+        }
+    }
+    Ok(Bounds { lower: 0.0, upper })
 }
 
-/// (x, y) with f(x) > target >= f(y) and y / x <= 1 + `precision`, for f falling; x is 0 if the target holds everywhere.
+/// Two settings that have a boundary between them, or, if `low` is 0, one below which it lies.
+struct Bracket {
+    low: f64,
+    high: f64,
+    /// Logarithms of their epsilons over the target.
+    excess: (f64, f64),
+}
+
+impl Bracket {
+    /// How fast epsilon falls with the setting, in logarithms.
+    fn slope(&self) -> f64 {
+        let seen = (self.excess.0 - self.excess.1) / (self.high / self.low).ln();
+        if seen.is_finite() && (0.1..=100.0).contains(&seen) { seen } else { 1.5 }
+    }
+}
+
+/// Settings with f(low) > target >= f(high) and high / low <= 1 + `precision`, for f falling; low is 0 if the target holds everywhere.
 ///
 /// Brackets around `start` by growing factors, the first 1 + `reach`, then regula falsi in logarithms, with a step of bisection
 /// whenever it stalls.
@@ -110,7 +148,7 @@ fn boundary(
     precision: f64,
     reach: f64,
     f: &dyn Fn(f64) -> Result<f64>,
-) -> Result<(f64, f64)> {
+) -> Result<Bracket> {
     // No finite epsilon is an answer here: too little noise.
     let excess = |x: f64| match f(x) {
         Ok(e) => Ok((e.max(1e-300) / target).ln()),
@@ -134,7 +172,7 @@ fn boundary(
     let mut growth = 1.0 + reach;
     while at_low <= 0.0 {
         if low < 1e-9 {
-            return Ok((0.0, low));
+            return Ok(Bracket { low: 0.0, high: low, excess: (f64::NAN, at_low) });
         }
         (high, at_high) = (low, at_low);
         low /= growth;
@@ -157,7 +195,7 @@ fn boundary(
         }
         bisect = !bisect && high.ln() - low.ln() > 0.5 * before;
     }
-    Ok((low, high))
+    Ok(Bracket { low, high, excess: (at_low, at_high) })
 }
 
 #[cfg(test)]
@@ -167,10 +205,39 @@ mod tests {
     #[test]
     fn the_boundary_is_enclosed() {
         for root in [1e-3, 0.7, 40.0] {
-            let (low, high) = boundary(1.0, 1e9, 2.0, PRECISION, 0.01, &|x| Ok(2.0 * (root / x).powf(1.7))).unwrap();
+            let Bracket { low, high, .. } =
+                boundary(1.0, 1e9, 2.0, PRECISION, 0.01, &|x| Ok(2.0 * (root / x).powf(1.7))).unwrap();
             assert!(low < root && root <= high && high / low <= 1.0 + 1.01 * PRECISION, "{low} {root} {high}");
         }
         assert!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(3.0)).is_err());
-        assert_eq!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(1.0)).unwrap().0, 0.0);
+        assert_eq!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(1.0)).unwrap().low, 0.0);
+    }
+
+    /// A rough accountant that is off by up to 2 %, and a fine one with bounds on both sides: few answers, and both proven.
+    #[test]
+    fn a_dear_accountant_is_asked_seldom() {
+        for (root, power) in [(0.4, 0.6), (1.5, 1.0), (3.0, 2.5), (0.01, 9.0)] {
+            let truth = |x: f64| 2.0 * (root / x).powf(power);
+            for off in [1.0, 1.01, 1.02] {
+                let near = boundary(1.0, 1e9, 2.0, 5e-3, 0.1, &|x| Ok(off * truth(x))).unwrap();
+                let asked = std::cell::Cell::new(0);
+                let fine = |x| {
+                    asked.set(asked.get() + 1);
+                    Ok(Bounds { lower: truth(x) * 0.9995, upper: truth(x) * 1.0005 })
+                };
+                let Bounds { lower, upper } = from_near(&near, 1e9, 2.0, &fine).unwrap();
+                assert!(
+                    truth(upper) * 1.0005 <= 2.0 && truth(upper * (1.0 - 3.0 * PRECISION)) * 1.0005 > 2.0,
+                    "{upper}"
+                );
+                assert!(truth(lower) * 0.9995 > 2.0 && lower > root * 0.99, "{lower} of {root}");
+                assert!(asked.get() <= 4, "{} times, power {power}, off {off}", asked.get());
+            }
+        }
+        // One that is not smooth still ends with what suffices, and a lower bound that is far off is not sought.
+        let near = boundary(1.0, 1e9, 2.0, 5e-3, 0.1, &|x| Ok(2.0 / x)).unwrap();
+        let jumps = |x: f64| Ok(Bounds { lower: 0.1, upper: if x < 1.3 { f64::INFINITY } else { 1.5 } });
+        let Bounds { lower, upper } = from_near(&near, 1e9, 2.0, &jumps).unwrap();
+        assert!(lower == 0.0 && (1.3..1.5).contains(&upper), "{upper}");
     }
 }

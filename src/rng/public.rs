@@ -37,6 +37,8 @@ pub enum Domain {
     Rounding = 5,
     /// Buckets and signs of sketches: one stream a (step, tensor), laid out in [`super::sketch`].
     Sketch = 6,
+    /// Fresh adapters: one stream a tensor (step 0, the tensor's number as group), one word a number.
+    Adapter = 7,
 }
 
 /// One stream of public words: everything of the address but the word's index.

@@ -60,37 +60,80 @@ impl Pullback<'_> {
         self.each(index, first, w, |x, u| *x -= scale * u);
     }
 
+    /// `m = share m + scale Uᵀ b` and `w -= rate m` for the whole tensor `index`, a task at a time: what it reads is still in the cache when it is
+    /// read again.
+    pub fn momentum(&self, index: usize, [share, scale, rate]: [f32; 3], m: &mut [f32], w: &mut [f32]) {
+        let walk = self.walk(index);
+        let tasks = m.par_chunks_mut(walk.task).zip(w.par_chunks_mut(walk.task)).enumerate();
+        tasks.for_each(|(i, (m, w))| {
+            walk.on(i * walk.task, m, |m, u| *m = *m * share + scale * u);
+            w.iter_mut().zip(m).for_each(|(w, m)| *w -= rate * *m);
+        });
+    }
+
     fn each(&self, index: usize, first: usize, x: &mut [f32], f: impl Fn(&mut f32, f32) + Sync) {
-        let k = self.sketch.k();
-        match self.sketch.tensor(index) {
-            TensorSketch::Product { fold, rows, columns } => {
+        let walk = self.walk(index);
+        let start = first * walk.width;
+        x.par_chunks_mut(walk.task).enumerate().for_each(|(i, x)| walk.on(start + i * walk.task, x, &f));
+    }
+
+    fn walk(&self, index: usize) -> Walk<'_> {
+        let (tensor, k) = (self.sketch.tensor(index), self.sketch.k());
+        match tensor {
+            TensorSketch::Product { fold, columns, .. } => {
                 let (table, period, step) = match fold {
-                    Fold::Sum => (&self.sums, 2 * k, 1),
-                    Fold::Grid => (&self.once, k, grid_sides(k).1),
+                    Fold::Sum => (&self.sums[..], 2 * k, 1),
+                    Fold::Grid => (&self.once[..], k, grid_sides(k).1),
                 };
-                let place = |cell: Cell, step: usize| cell.bucket() * step + if cell.is_minus() { period } else { 0 };
-                let columns: Vec<u32> = columns.iter().map(|&c| place(c, 1) as u32).collect();
                 let width = columns.len();
-                let block = (TASK / width.max(1)).max(1);
-                x.par_chunks_mut((block * width).max(1)).enumerate().for_each(|(i, x)| {
-                    for (r, x) in x.chunks_mut(width).enumerate() {
-                        let table = &table[place(rows[first + i * block + r], step)..];
-                        x.iter_mut().zip(&columns).for_each(|(x, &c)| f(x, table[c as usize]));
-                    }
-                });
+                let task = ((TASK / width.max(1)).max(1) * width).max(1);
+                let columns = columns.iter().map(|&c| place(c, 1, period) as u32).collect();
+                Walk { tensor, k, table, period, step, columns, width, task }
             }
-            count @ TensorSketch::Count { columns, .. } => {
-                let first = first * columns;
-                x.par_chunks_mut(TASK).enumerate().for_each(|(i, x)| {
-                    let mut cells = [Cell::of(0, 1); 1024];
-                    for (j, x) in x.chunks_mut(cells.len()).enumerate() {
-                        let cells = &mut cells[..x.len()];
-                        count.cells(first + i * TASK + 1024 * j, k, cells);
-                        for (x, cell) in x.iter_mut().zip(cells) {
-                            f(x, self.once[cell.bucket() + if cell.is_minus() { k } else { 0 }]);
-                        }
-                    }
-                });
+            &TensorSketch::Count { columns: width, .. } => {
+                Walk { tensor, k, table: &self.once, period: k, step: 1, columns: Vec::new(), width, task: TASK }
+            }
+        }
+    }
+}
+
+/// Where a cell's number begins in a table of this period.
+fn place(cell: Cell, step: usize, period: usize) -> usize {
+    cell.bucket() * step + if cell.is_minus() { period } else { 0 }
+}
+
+/// A tensor's elements in order, each with its element of `Uᵀ b`.
+struct Walk<'a> {
+    tensor: &'a TensorSketch,
+    k: usize,
+    table: &'a [f32],
+    period: usize,
+    /// Between the places of neighbouring buckets of rows.
+    step: usize,
+    /// The place of every column of a product sketch.
+    columns: Vec<u32>,
+    width: usize,
+    /// Elements of a task: whole rows of a product sketch.
+    task: usize,
+}
+
+impl Walk<'_> {
+    /// Calls `f` on the elements x, which begin at element `start` of the tensor: of a product sketch, where a row does.
+    fn on(&self, start: usize, x: &mut [f32], f: impl Fn(&mut f32, f32)) {
+        match self.tensor {
+            TensorSketch::Product { rows, .. } => {
+                for (row, x) in rows[start / self.width.max(1)..].iter().zip(x.chunks_mut(self.width.max(1))) {
+                    let table = &self.table[place(*row, self.step, self.period)..];
+                    x.iter_mut().zip(&self.columns).for_each(|(x, &c)| f(x, table[c as usize]));
+                }
+            }
+            count @ TensorSketch::Count { .. } => {
+                let mut cells = [Cell::of(0, 1); 1024];
+                for (j, x) in x.chunks_mut(cells.len()).enumerate() {
+                    let cells = &mut cells[..x.len()];
+                    count.cells(start + 1024 * j, self.k, cells);
+                    x.iter_mut().zip(cells).for_each(|(x, cell)| f(x, self.table[place(*cell, 1, self.period)]));
+                }
             }
         }
     }
@@ -124,6 +167,13 @@ mod tests {
                         let moved: Vec<f32> = w.iter().zip(&want).map(|(w, u)| w - 0.7 * u).collect();
                         pullback.subtract(tensor, first, 0.7, &mut w);
                         assert_eq!(w, moved);
+                        if first == 0 {
+                            let mut m: Vec<f32> = (0..want.len()).map(|i| 1.0 - i as f32 * 0.01).collect();
+                            let kept: Vec<f32> = m.iter().zip(&want).map(|(m, u)| m * 0.9 + 0.7 * u).collect();
+                            let moved: Vec<f32> = w.iter().zip(&kept).map(|(w, m)| w - 0.3 * m).collect();
+                            pullback.momentum(tensor, [0.9, 0.7, 0.3], &mut m, &mut w);
+                            assert_eq!((m, w), (kept, moved));
+                        }
                     }
                 }
             }

@@ -26,6 +26,8 @@
 //! Gaussian, the time it takes is not constant by design (there is no branch on a secret in the generator), and the key stays in memory
 //! until the process ends.
 
+mod travel;
+
 use super::gauss::{self, NOISE, NOISE_WORDS};
 use super::public::fill_words;
 use super::{below, shuffle, threshold};

@@ -2,7 +2,9 @@
 
 pub use super::outcome::{Outcome, Raster};
 
+use super::memory;
 use super::outcome::Stored;
+use super::real::{Probe, Probed};
 use super::world::World;
 use crate::audit::bound::Charge;
 use crate::backend::{Backend, Cpu};
@@ -59,18 +61,22 @@ pub struct Measure<'a> {
     pub world: &'a World,
     /// Records a side that are scored.
     pub audited: usize,
-    /// Held-out records on the loss curves.
+    /// Held-out records on the loss curves; 0: no curve.
     pub on_curve: usize,
     /// Measure after every computed step, not eight times a run.
     pub every_step: bool,
     /// Prompts of held-out records after which the tuned model is asked to go on.
     pub prompts: &'a [Vec<u32>],
+    /// What the model is asked beside losses.
+    pub probe: Option<&'a Probe>,
+    /// Nothing else runs in this process: its peak of memory is the run's.
+    pub alone: bool,
 }
 
 impl Measure<'_> {
     fn sides(&self) -> (&[Example], &[Example]) {
         let take = |x: &'_ [Example]| x.len().min(self.audited);
-        let World { members, nonmembers, .. } = self.world;
+        let (members, nonmembers) = (self.world.own_members(), &self.world.nonmembers);
         (&members[..take(members)], &nonmembers[..take(nonmembers)])
     }
 
@@ -107,6 +113,11 @@ impl Measure<'_> {
         self.prompts.iter().map(say).collect()
     }
 
+    /// What the model answers.
+    fn ask<B: Backend>(&self, decoder: &Decoder<B>) -> Result<Option<Probed>> {
+        self.probe.map(|probe| probe.ask(decoder)).transpose()
+    }
+
     /// Mean token loss on the records of the curves.
     fn held_out<B: Backend>(&self, decoder: &Decoder<B>) -> Result<f64> {
         let records = &self.world.nonmembers;
@@ -122,9 +133,11 @@ struct Trained {
     charge: Charge,
     bits: Option<u64>,
     update_bits: Option<u64>,
+    tuned: u64,
     sample_gradients: u64,
     steps: (u64, u64),
     fired: Option<Raster>,
+    peak_bytes: Option<u64>,
 }
 
 impl Trained {
@@ -137,9 +150,11 @@ impl Trained {
             charge: Charge::Bits(0),
             bits: Some(0),
             update_bits: None,
+            tuned: 0,
             sample_gradients: 0,
             steps: (0, 0),
             fired: None,
+            peak_bytes: None,
         }
     }
 }
@@ -153,11 +168,13 @@ impl Arm {
         secret: &Secret,
         tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<Outcome> {
-        let mut says = Vec::new();
+        let (mut says, mut probed) = (Vec::new(), None);
         let (trained, on_members, on_nonmembers) = match &self.method {
             None => {
-                if !measure.prompts.is_empty() {
-                    says = measure.says(&Decoder::new(Cpu::<f32>::new(), measure.world.base.weights.clone())?)?;
+                if !measure.prompts.is_empty() || measure.probe.is_some() {
+                    let decoder = Decoder::new(Cpu::<f32>::new(), measure.world.base.weights.clone())?;
+                    says = measure.says(&decoder)?;
+                    probed = measure.ask(&decoder)?;
                 }
                 (Trained::nothing(), reference.members.clone(), reference.nonmembers.clone())
             }
@@ -166,6 +183,7 @@ impl Arm {
                 let decoder = Decoder::new(Cpu::<f32>::new(), weights)?;
                 let (members, nonmembers) = measure.sides();
                 says = measure.says(&decoder)?;
+                probed = measure.ask(&decoder)?;
                 let losses = |examples| eval::losses(&decoder, examples, |_| ());
                 (trained, losses(members)?, losses(nonmembers)?)
             }
@@ -190,6 +208,7 @@ impl Arm {
             guarantees: guarantees.collect(),
             bits: trained.bits,
             update_bits: trained.update_bits,
+            tuned: trained.tuned,
             sample_gradients: trained.sample_gradients,
             steps: trained.steps,
             seconds: trained.seconds,
@@ -199,9 +218,11 @@ impl Arm {
             fired: trained.fired,
             statement: trained.statement,
             charge: trained.charge,
-            candidates: (world.members.len() as u64, world.nonmembers.len() as u64),
+            candidates: (world.own_members().len() as u64, world.nonmembers.len() as u64),
             members: scores.0,
             nonmembers: scores.1,
+            probed,
+            peak_bytes: trained.peak_bytes,
         };
         Ok(Outcome { says, ..stored.restore(&self.name)? })
     }
@@ -230,13 +251,18 @@ impl Arm {
         secret: &Secret,
         tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<(Trained, Weights)> {
+        if measure.alone {
+            memory::forget_peak();
+        }
         let mut run = begin(method, measure.world, secret)?;
-        let curve = vec![(0.0, measure.held_out(run.decoder())?)];
+        let begin = || -> Result<_> { Ok((0.0, measure.held_out(run.decoder())?)) };
+        let curve = if measure.on_curve > 0 { vec![begin()?] } else { Vec::new() };
         let mut watch = Curve { measure, tell, steps: method.steps(), curve, seconds: 0.0, clock: Instant::now() };
         drive(&mut *run, &mut watch)?;
         let (curve, mut seconds, clock) = (watch.curve, watch.seconds, Instant::now());
         let Finished { weights, record, .. } = run.finish()?;
         seconds += clock.elapsed().as_secs_f64();
+        let peak_bytes = if measure.alone { memory::peak() } else { None };
         let circumstances = Circumstances { insecure_seed: secret.is_insecure(), ..Circumstances::default() };
         let statement = method.statement(&weights.layout, method.steps(), self.delta, circumstances)?;
         let fired = match &record {
@@ -245,6 +271,7 @@ impl Arm {
         };
         let bits = record.bits();
         let update_bits = method.summary(&weights.layout, method.steps())?["bits_per_update"].as_u64();
+        let tuned = method.tune().ids(&weights.layout)?.iter().map(|&p| weights.layout.spec(p).len() as u64).sum();
         let charge = match (&record, bits) {
             // Bits without noise have no other bound.
             (Record::Ferret(_), Some(bits)) => Charge::Bits(bits),
@@ -256,9 +283,11 @@ impl Arm {
             charge,
             bits,
             update_bits,
+            tuned,
             sample_gradients: self.sample_gradients(),
             steps: (self.computed_steps(), method.steps().into()),
             fired,
+            peak_bytes,
             statement: Some(statement),
         };
         Ok((trained, weights.into_form()))
@@ -290,6 +319,9 @@ impl<B: Backend, F: FnMut(f64) -> Result<()>> Watch<B> for Curve<'_, F> {
         self.seconds += self.clock.elapsed().as_secs_f64();
         let (done, all) = run.progress();
         (self.tell)(done as f64 / all as f64)?;
+        if self.measure.on_curve == 0 {
+            return Ok(());
+        }
         if self.measure.every_step || done * CURVE >= self.curve.len() as u64 * all {
             let at = f64::from(step.step + 1) / f64::from(self.steps);
             self.curve.push((at, self.measure.held_out(run.decoder())?));

@@ -8,9 +8,9 @@ use super::world::World;
 use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::method::ferret::{MaskKind, Settings};
-use crate::method::ferret_k::settings::USUAL_RATE;
 use crate::method::groups::Grouping;
 use crate::method::{Method, dense, rates};
+use crate::model::ParamId;
 use crate::optim::{Route, Schedule};
 use crate::rng::Secret;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,6 +54,9 @@ impl Default for Options {
 /// The paper's batch size.
 pub const BATCH: u64 = 50;
 
+/// FERRET-k's: as many gradients in half the steps, each with twice the signs.
+const SKETCHED: u64 = 100;
+
 /// Members that the last arm learns by heart, and its passes over them (at most eight for each of the others').
 const FEW: (usize, u32) = (120, 20);
 
@@ -83,6 +86,7 @@ pub fn worlds(o: &Options) -> Result<Vec<World>> {
 /// The arms of one seed, in the order in which they are shown, each with the learning rate that `train` takes where none is given.
 pub fn arms(world: &World, o: &Options, seed: u64) -> Result<Vec<Arm>> {
     let layout = &world.base.weights.layout;
+    let tensors: Vec<ParamId> = layout.ids().collect();
     let common = |batch, schedule| Choices {
         records: world.members.len() as u64,
         batch,
@@ -94,7 +98,7 @@ pub fn arms(world: &World, o: &Options, seed: u64) -> Result<Vec<Arm>> {
     };
     let arm = |name: &str, method| Arm { name: name.into(), method: Some(method), delta: o.delta };
     let ferret = |name: &str, grouping, batch, finish: &dyn Fn(Settings) -> Result<Settings>| -> Result<Arm> {
-        let mut s = settings::ferret(layout, &common(batch, Schedule::Constant), grouping, o.nats)?;
+        let mut s = settings::ferret(&tensors, &common(batch, Schedule::Constant), grouping, o.nats)?;
         (s.method, s.mask) = (name.split(' ').next().unwrap_or_default().to_lowercase(), MaskKind::default());
         s = finish(s)?;
         s.learning_rate = rates::ferret(&s, layout.scalars());
@@ -105,11 +109,10 @@ pub fn arms(world: &World, o: &Options, seed: u64) -> Result<Vec<Arm>> {
         arm(name, Method::Dense(s))
     };
     let sketched = || -> Result<Arm> {
-        let choices = Choices { learning_rate: USUAL_RATE, ..common(BATCH, Schedule::Constant) };
-        Ok(arm(
-            "FERRET-k",
-            Method::FerretK(settings::ferret_k(&choices, &Sketches::usual(o.eps, None), true, o.delta)?),
-        ))
+        let usual = Sketches::usual(o.eps, None);
+        let mut s = settings::ferret_k(&common(SKETCHED, Schedule::Constant), &usual, true, o.delta)?;
+        s.learning_rate = rates::ferret_k(&s, layout.scalars());
+        Ok(arm(&format!("FERRET-k, B = {SKETCHED}"), Method::FerretK(s)))
     };
     let linear = Schedule::Linear { warmup: 0.1 };
     Ok(vec![
@@ -185,6 +188,8 @@ pub fn run(
         // One run is watched bit by bit, and the first seed's models are asked to speak.
         every_step: seed == 0 && name == WATCHED,
         prompts: if seed == 0 { &prompts } else { &[] },
+        probe: None,
+        alone: false,
     };
     let (few, last): (Vec<World>, Vec<Arm>) =
         worlds.iter().zip(1..).map(|(world, seed)| by_heart(world, o, seed)).unzip();

@@ -1,5 +1,6 @@
 //! What a run gave: in memory with its curves, and on disk as one JSON file.
 
+use super::real::Probed;
 use crate::audit::bound::{Bound, Charge, Design, judge};
 use crate::audit::roc::{Roc, Summary};
 use crate::error::Result;
@@ -17,6 +18,8 @@ pub struct Outcome {
     pub bits: Option<u64>,
     /// Bits of one update, for methods that release whole ones.
     pub update_bits: Option<u64>,
+    /// How many numbers of the model were tuned; 0 where it is not known.
+    pub tuned: u64,
     /// Records whose gradient was computed, over the whole run.
     pub sample_gradients: u64,
     /// Steps in which anything was computed, and all steps.
@@ -47,6 +50,10 @@ pub struct Outcome {
     pub candidates: (u64, u64),
     /// The attack's scores of members and of non-members, larger meaning member.
     pub scores: (Vec<f32>, Vec<f32>),
+    /// What it answered beside losses, where it was asked.
+    pub probed: Option<Probed>,
+    /// The most memory that the process had while training, where the system tells and nothing else ran in it.
+    pub peak_bytes: Option<u64>,
     /// What the model says after the prompts of held-out records, greedily; where it was asked.
     pub says: Vec<String>,
 }
@@ -71,6 +78,8 @@ pub struct Stored {
     pub(super) bits: Option<u64>,
     #[serde(default)]
     pub(super) update_bits: Option<u64>,
+    #[serde(default)]
+    pub(super) tuned: u64,
     pub(super) sample_gradients: u64,
     pub(super) steps: (u64, u64),
     pub(super) seconds: f64,
@@ -83,6 +92,10 @@ pub struct Stored {
     pub(super) candidates: (u64, u64),
     pub(super) members: Vec<f32>,
     pub(super) nonmembers: Vec<f32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) probed: Option<Probed>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) peak_bytes: Option<u64>,
 }
 
 impl From<&Outcome> for Stored {
@@ -91,6 +104,7 @@ impl From<&Outcome> for Stored {
             guarantees: o.guarantees.clone(),
             bits: o.bits,
             update_bits: o.update_bits,
+            tuned: o.tuned,
             sample_gradients: o.sample_gradients,
             steps: o.steps,
             seconds: o.seconds,
@@ -103,6 +117,8 @@ impl From<&Outcome> for Stored {
             candidates: o.candidates,
             members: o.scores.0.clone(),
             nonmembers: o.scores.1.clone(),
+            probed: o.probed.clone(),
+            peak_bytes: o.peak_bytes,
         }
     }
 }
@@ -119,6 +135,7 @@ impl Stored {
             guarantees: self.guarantees,
             bits: self.bits,
             update_bits: self.update_bits,
+            tuned: self.tuned,
             sample_gradients: self.sample_gradients,
             steps: self.steps,
             seconds: self.seconds,
@@ -134,6 +151,8 @@ impl Stored {
             charge: self.charge,
             candidates: self.candidates,
             scores: (self.members, self.nonmembers),
+            probed: self.probed,
+            peak_bytes: self.peak_bytes,
             says: Vec::new(),
         })
     }

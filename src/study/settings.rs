@@ -8,7 +8,7 @@ use crate::method::dense;
 use crate::method::ferret::{self, BatchPer, Cuts, MaskKind, Release};
 use crate::method::ferret_k;
 use crate::method::groups::{Grouping, Groups};
-use crate::model::Layout;
+use crate::model::ParamId;
 use crate::optim::{Route, Schedule, Silent};
 use crate::privacy::calibrate;
 use crate::privacy::mi::Accounting;
@@ -38,8 +38,8 @@ pub struct Choices {
     pub seed: u64,
 }
 
-/// FERRET as the paper has it: bits through AdamW, idle steps with a zero gradient, directions on the sphere.
-pub fn ferret(layout: &Layout, c: &Choices, grouping: Grouping, nats: f64) -> Result<ferret::Settings> {
+/// FERRET as the paper has it on the tensors `tuned`: bits through AdamW, idle steps with a zero gradient, directions on the sphere.
+pub fn ferret(tuned: &[ParamId], c: &Choices, grouping: Grouping, nats: f64) -> Result<ferret::Settings> {
     Ok(ferret::Settings {
         epsilon: nats,
         records: c.records,
@@ -50,7 +50,7 @@ pub fn ferret(layout: &Layout, c: &Choices, grouping: Grouping, nats: f64) -> Re
         schedule: c.schedule,
         micro_batch: MICRO_BATCH,
         seed: c.seed,
-        ..ferret::Settings::paper("ferret", Cuts::of(&Groups::new(layout, grouping)?.members)?)
+        ..ferret::Settings::paper("ferret", Cuts::over(tuned, &Groups::tuned(tuned, grouping)?.members)?)
     })
 }
 
@@ -59,6 +59,7 @@ pub fn dense(c: &Choices, method: dense::Method) -> dense::Settings {
     dense::Settings {
         method,
         tune: Tune::default(),
+        adapter: None,
         records: c.records,
         batch: c.batch,
         epochs: c.epochs,
@@ -99,11 +100,11 @@ fn ask(c: &Choices, nats: f64) -> Ask {
 
 /// FERRET that tells no more than `nats`, on uniform batches, which are never empty. The passes bound its record gradients, however its bits
 /// are counted.
-pub fn within(layout: &Layout, c: &Choices, nats: f64, counted: Counted) -> Result<ferret::Settings> {
+pub fn within(tuned: &[ParamId], c: &Choices, nats: f64, counted: Counted) -> Result<ferret::Settings> {
     let (bits, flip) = match counted {
         Counted::Paper | Counted::Exact => (1, 0.0),
         Counted::Flipped => {
-            let tensors = u32::try_from(Groups::new(layout, Grouping::Bucket(1))?.len()).unwrap_or(u32::MAX);
+            let tensors = u32::try_from(tuned.len()).unwrap_or(u32::MAX);
             let choice = ask(c, nats).at_batch(c.batch, tensors)?.ok_or_else(|| {
                 Error::usage(format!("{nats} nats do not pay for one bit on batches of {}: raise the budget", c.batch))
             })?;
@@ -117,7 +118,7 @@ pub fn within(layout: &Layout, c: &Choices, nats: f64, counted: Counted) -> Resu
         sampler: Sampler::Uniform,
         silent: Silent::None,
         direction: Direction::Rademacher,
-        ..ferret(layout, c, Grouping::Count(bits as usize), nats)?
+        ..ferret(tuned, c, Grouping::Count(bits as usize), nats)?
     };
     settings.check()?;
     Ok(settings)
@@ -132,8 +133,29 @@ pub fn dpsgd_within(c: &Choices, nats: f64) -> Result<dense::Settings> {
     Ok(settings)
 }
 
+/// FERRET-k that tells no more than `nats`: signs by the direct route.
+pub fn ferret_k_within(c: &Choices, nats: f64) -> Result<ferret_k::Settings> {
+    let z = ask(c, nats).dense_at(c.batch)?.noise_multiplier;
+    sketched(c, &Sketches::usual(0.0, None), |_| Ok(z))
+}
+
 /// FERRET-k with the noise that makes the run (eps, `delta`)-DP; if it is not to be `calibrated`, with noise as large as the bound.
 pub fn ferret_k(c: &Choices, of: &Sketches, calibrated: bool, delta: f64) -> Result<ferret_k::Settings> {
+    sketched(c, of, |settings| {
+        if !calibrated {
+            return Ok(settings.noise_multiplier);
+        }
+        let (s, steps) = (settings.sampling_rate(), settings.steps());
+        Ok(calibrate::noise_multiplier(of.eps, delta, s, steps.into())?.pld.upper)
+    })
+}
+
+/// FERRET-k with a noise that is found when all but the number of bits is known.
+fn sketched(
+    c: &Choices,
+    of: &Sketches,
+    noise: impl Fn(&ferret_k::Settings) -> Result<f64>,
+) -> Result<ferret_k::Settings> {
     let mut settings = ferret_k::Settings {
         records: c.records,
         batch: c.batch,
@@ -150,10 +172,7 @@ pub fn ferret_k(c: &Choices, of: &Sketches, calibrated: bool, delta: f64) -> Res
         ..ferret_k::Settings::usual(1.0)
     };
     settings.check()?;
-    if calibrated {
-        let (s, steps) = (settings.sampling_rate(), settings.steps());
-        settings.noise_multiplier = calibrate::noise_multiplier(of.eps, delta, s, steps.into())?.pld.upper;
-    }
+    settings.noise_multiplier = noise(&settings)?;
     let usual = ferret_k::Settings::usual_bits(c.batch, settings.noise_multiplier);
     settings.bits_per_step = of.bits.unwrap_or(usual);
     settings.check()?;

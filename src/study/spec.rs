@@ -1,7 +1,9 @@
 //! One run of a study, named by everything that decides it.
 
 use super::arm::Arm;
+use super::real::Asked;
 use super::settings::{self, Choices};
+use super::subset::Subset;
 use super::world::World;
 use crate::error::{Error, Result};
 use crate::hash::sha256;
@@ -9,7 +11,7 @@ use crate::method::ferret::{self, BatchPer, Payload};
 use crate::method::ferret_k::settings::USUAL_MOMENTUM;
 use crate::method::groups::Grouping;
 use crate::method::{Method, dense, ferret_k};
-use crate::model::Layout;
+use crate::model::ParamId;
 use crate::optim::{Route, Schedule, Silent};
 use crate::rng::Direction;
 use serde::{Deserialize, Serialize};
@@ -91,14 +93,14 @@ impl Reading {
         }
     }
 
-    fn settings(&self, layout: &Layout, common: &Choices) -> Result<ferret::Settings> {
+    fn settings(&self, tuned: &[ParamId], common: &Choices) -> Result<ferret::Settings> {
         let grouping = Grouping::of_method(&self.variant).ok_or_else(|| {
             let what = &self.variant;
             Error::usage(format!(
                 "{what:?} is no variant of FERRET: ferret-max, ferret-half, ferret-quarter, ferret-eighth or ferret-2"
             ))
         })?;
-        let mut s = settings::ferret(layout, common, grouping, self.nats)?;
+        let mut s = settings::ferret(tuned, common, grouping, self.nats)?;
         s.method.clone_from(&self.variant);
         (s.route, s.silent, s.direction, s.payload) = (self.route, self.silent, self.direction, self.payload);
         if s.route == Route::Direct {
@@ -154,6 +156,11 @@ pub enum Goal {
     },
     /// FERRET-k at (eps, delta).
     FerretK(Sketches),
+    /// FERRET-k that tells no more than so many nats.
+    FerretKWithin {
+        /// Budget in nats of mutual information.
+        nats: f64,
+    },
     /// DPSGD at (eps, delta).
     Dpsgd {
         /// The eps; delta is the study's.
@@ -187,8 +194,14 @@ pub struct Spec {
     pub batch: u64,
     /// Passes over the records.
     pub epochs: u32,
+    /// What of the model is tuned.
+    #[serde(default, skip_serializing_if = "Subset::is_all")]
+    pub subset: Subset,
     /// Take only as many steps as this reading computes with the same batch, epochs and seed.
     pub steps_of: Option<Reading>,
+    /// A real model: records split by hash, secrets planted, questions asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// The learning rate by step.
@@ -206,10 +219,11 @@ impl Spec {
         sha256(format!("{VERSION} {text}"))[..32].to_owned()
     }
 
-    /// Which runs take the same time a computed step: all but seed, budget, rate and length.
+    /// Which runs take the same time a computed step: all but seed, budget, rate, length and number of records.
     pub fn kind(&self) -> String {
         let mut like = self.clone();
         (like.seed, like.epochs, like.learning_rate, like.steps_of) = (0, 0, 0.0, None);
+        (like.candidates, like.audited, like.asked) = (0, 0, None);
         (like.part, like.row, like.insecure_seed) = (Part::Result, String::new(), None);
         match &mut like.method {
             Goal::Ferret(reading) => {
@@ -220,7 +234,7 @@ impl Spec {
             }
             Goal::FerretK(sketches) => sketches.eps = 0.0,
             Goal::Dpsgd { eps } => *eps = 0.0,
-            Goal::DpsgdWithin { nats } => *nats = 0.0,
+            Goal::DpsgdWithin { nats } | Goal::FerretKWithin { nats } => *nats = 0.0,
             // How many bits a batch has depends on the budget.
             Goal::Within { nats, counted } if *counted != Counted::Flipped => *nats = 0.0,
             _ => {}
@@ -239,7 +253,7 @@ impl Spec {
     }
 
     fn build(&self, world: &World, calibrated: bool) -> Result<Arm> {
-        let layout = &world.base.weights.layout;
+        let tuned = &self.subset.tensors(&world.base.weights.config)?;
         let passes = Choices {
             records: world.members.len() as u64,
             batch: self.batch,
@@ -249,13 +263,13 @@ impl Spec {
             schedule: self.schedule,
             seed: self.seed,
         };
-        let like = self.steps_of.as_ref().map(|reading| reading.settings(layout, &passes)).transpose()?;
+        let like = self.steps_of.as_ref().map(|reading| reading.settings(tuned, &passes)).transpose()?;
         let steps = like.map(|s| (Method::Ferret(s.clone()).computed_steps(s.steps()) as u32).max(1));
         let matched = Choices { steps, ..passes };
         let method = match &self.method {
             Goal::Base => None,
             Goal::Ferret(reading) => {
-                let mut s = reading.settings(layout, &passes)?;
+                let mut s = reading.settings(tuned, &passes)?;
                 s.check()?;
                 match reading.release {
                     Release::Bit => {}
@@ -265,8 +279,9 @@ impl Spec {
                 }
                 Some(Method::Ferret(s))
             }
-            Goal::Within { nats, counted } => Some(Method::Ferret(settings::within(layout, &passes, *nats, *counted)?)),
+            Goal::Within { nats, counted } => Some(Method::Ferret(settings::within(tuned, &passes, *nats, *counted)?)),
             Goal::DpsgdWithin { nats } => Some(Method::Dense(settings::dpsgd_within(&passes, *nats)?)),
+            Goal::FerretKWithin { nats } => Some(Method::FerretK(settings::ferret_k_within(&passes, *nats)?)),
             Goal::FerretK(sketches) => {
                 Some(Method::FerretK(settings::ferret_k(&passes, sketches, calibrated, self.delta)?))
             }
@@ -275,6 +290,7 @@ impl Spec {
             }
             Goal::Nonprivate => Some(Method::Dense(settings::dense(&matched, dense::Method::Nonprivate))),
         };
+        let method = method.map(|m| self.subset.of(m)).transpose()?;
         Ok(Arm { name: self.row.clone(), method, delta: self.delta })
     }
 
@@ -294,7 +310,7 @@ impl Spec {
                 (*eps, "eps at delta")
             }
             Goal::Ferret(reading) => (reading.nats, "nats"),
-            Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } => (*nats, "nats"),
+            Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } | Goal::FerretKWithin { nats } => (*nats, "nats"),
             Goal::FerretK(Sketches { eps, .. }) | Goal::Dpsgd { eps } => (*eps, "eps at delta"),
         }
     }

@@ -7,16 +7,19 @@ use crate::error::{Error, Result};
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A base model, and candidates of whom some are members.
 #[derive(Clone)]
 pub struct World {
     /// The model that every arm starts from.
-    pub base: Checkpoint,
+    pub base: Arc<Checkpoint>,
     /// SHA-256 of its tensors.
     pub base_sha256: String,
-    /// Trained on.
+    /// Trained on: those whose coin said so, then what was planted among them.
     pub members: Vec<Example>,
+    /// How many were planted.
+    pub planted: usize,
     /// Never trained on; the same kind of record.
     pub nonmembers: Vec<Example>,
     /// For choosing settings; no result is taken from them.
@@ -76,6 +79,11 @@ impl World {
         Ok(Self::tossed(base, examples, tuning, seed))
     }
 
+    /// The members that a coin chose.
+    pub fn own_members(&self) -> &[Example] {
+        &self.members[..self.members.len() - self.planted]
+    }
+
     fn tossed(base: Checkpoint, candidates: Vec<Example>, tuning: Vec<Example>, seed: u64) -> Self {
         let coins = one_run::coins(candidates.len(), seed);
         let (mut members, mut nonmembers) = (Vec::new(), Vec::new());
@@ -83,7 +91,7 @@ impl World {
             if member { &mut members } else { &mut nonmembers }.push(example);
         }
         let base_sha256 = checkpoint::tensors_sha256(&base.weights);
-        Self { base, base_sha256, members, nonmembers, tuning }
+        Self { base: Arc::new(base), base_sha256, members, planted: 0, nonmembers, tuning }
     }
 
     /// A world of the tuning records alone: as many members as here where they suffice, the others to measure on.
@@ -98,6 +106,7 @@ impl World {
             base: self.base.clone(),
             base_sha256: self.base_sha256.clone(),
             members: members.to_vec(),
+            planted: 0,
             nonmembers: nonmembers.to_vec(),
             tuning: Vec::new(),
         })

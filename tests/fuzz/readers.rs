@@ -408,6 +408,7 @@ fn states() {
     let settings = dense::Settings {
         method: dense::Method::Nonprivate,
         tune: Default::default(),
+        adapter: None,
         records: 20,
         batch: 4,
         epochs: 1,

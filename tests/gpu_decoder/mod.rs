@@ -9,8 +9,7 @@ use ferret::rng::{Direction, DirectionStream};
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 
 fn fixture(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny").join(file)
@@ -234,5 +233,33 @@ fn released_bits_are_the_cpus() {
         let bits = 2 * want.len();
         println!("{bits} bits, {close} of them within the rounding margin of {margin:e}");
         assert!(close * 10 <= bits, "{close} of {bits} bits are within the rounding margin");
+    }
+}
+
+/// Adapters with a B that is not zero: losses, all gradients, and forward mode.
+#[test]
+fn adapters_agree_with_the_cpu() {
+    use ferret::model::adapter::Adapter;
+    let adapter = Adapter { rank: 3, alpha: 7.0, targets: vec!["c_attn".into(), "mlp.c_proj".into()] };
+    let adapted = |seed: u64| {
+        let mut weights = adapter.attach(tiny(), 3).unwrap();
+        for (i, tensor) in
+            weights.tensors.iter_mut().enumerate().filter(|(i, _)| weights.layout.specs()[*i].adapter.is_some())
+        {
+            *tensor = crate::noise(tensor.len(), seed + i as u64);
+        }
+        weights
+    };
+    let (batch, _) = batch_and_logits();
+    let w = batch.weights(Reduction::SampleSum);
+    let cpu = Decoder::new(Cpu::<f64>::new(), adapted(40)).unwrap();
+    let want = backward(&cpu, &batch, &w);
+    let direction = adapted(90).tensors;
+    let want_dot = vec![cpu.backend.download(&cpu.jvp(&batch, &dense(&cpu, &direction))).unwrap()];
+    for gpu in gpus() {
+        let decoder = Decoder::new(gpu.clone(), adapted(40)).unwrap();
+        compare("adapters", &backward(&decoder, &batch, &w), &want, 1e-4);
+        let dot = vec![gpu.download(&decoder.jvp(&batch, &dense(&decoder, &direction))).unwrap()];
+        compare("jvp of adapters", &dot, &want_dot, 1e-4);
     }
 }

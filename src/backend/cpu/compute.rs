@@ -74,6 +74,13 @@ impl<F: Real> Compute for Cpu<F> {
         residual::add(x.view_mut(), branch.view());
     }
 
+    fn scaled(&self, x: &Tensor<F>, by: f32) -> Tensor<F> {
+        let (rows, cols) = self.shape(x);
+        let (mut y, by) = (self.empty(rows, cols), F::of(by.into()));
+        y.as_slice_mut().iter_mut().zip(x.as_slice()).for_each(|(y, &x)| *y = by * x);
+        y
+    }
+
     fn head(&self, h: &Tensor<F>, w: &Weight<F>) -> Tensor<F> {
         self.linear(h, w, Order::OutIn, None)
     }

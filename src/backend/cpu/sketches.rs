@@ -167,4 +167,15 @@ impl<F: Real> Sketches for Cpu<F> {
     fn subtract_pulled(&self, w: &mut Tensor<F>, pullback: &Pullback, tensor: usize, scale: f32) {
         in_f32(w, |w| pullback.subtract(tensor, 0, scale, w));
     }
+
+    fn momentum_pulled(
+        &self,
+        w: &mut Tensor<F>,
+        m: &mut Tensor<F>,
+        pullback: &Pullback,
+        tensor: usize,
+        factors: [f32; 3],
+    ) {
+        in_f32(w, |w| in_f32(m, |m| pullback.momentum(tensor, factors, m, w)));
+    }
 }

@@ -4,8 +4,8 @@ use super::context::Arg;
 use super::matmul::{Factor, Target, matmul};
 use super::params::{CrossEntropy, TokenStats};
 use super::tensor::Window;
-use super::{Gpu, Tensor, attention, gated, kernels, norm, rows};
-use crate::backend::Compute;
+use super::{Gpu, Tensor, attention, gated, kernels, norm, rows, update};
+use crate::backend::{Compute, Memory};
 use crate::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Segments, rms_norm};
 use std::ops::Range;
 
@@ -127,6 +127,12 @@ impl Compute for Gpu {
     fn add(&self, x: &mut Tensor, branch: &Tensor) {
         assert_eq!((x.rows, x.cols), (branch.rows, branch.cols), "the two sides of a residual");
         rows::elementwise(&self.context, &kernels::ADD, &[], branch, x, 1.0);
+    }
+
+    fn scaled(&self, x: &Tensor, by: f32) -> Tensor {
+        let y = self.zeros(x.rows, x.cols);
+        update::subtract(&self.context, &y, x, 0, -by);
+        y
     }
 
     fn head(&self, h: &Tensor, w: &Tensor) -> Tensor {

@@ -8,6 +8,7 @@ use super::{Gpu, Tensor};
 use crate::backend::{Compute, Cpu, Memory, SampleNorms, Sketches, Updates};
 use crate::error::Result;
 use crate::ops::Segments;
+use crate::ops::update::Step;
 use crate::rng::sketch::{Cell, Fold, TensorSketch, grid_sides};
 use crate::rng::{Pullback, SketchKind, StepSketch};
 
@@ -189,5 +190,18 @@ impl Sketches for Gpu {
             let u = self.pulled(pullback, tensor, first, block.min(rows - first), cols);
             self.subtract(w, &u, first, scale);
         }
+    }
+
+    fn momentum_pulled(
+        &self,
+        w: &mut Tensor,
+        m: &mut Tensor,
+        pullback: &Pullback,
+        tensor: usize,
+        [share, scale, rate]: [f32; 3],
+    ) {
+        self.decay(m, &[Step { decay: share, rate: 0.0, correction: 1.0 }]);
+        self.subtract_pulled(m, pullback, tensor, -scale);
+        self.subtract(w, m, 0, rate);
     }
 }

@@ -1,20 +1,21 @@
 //! `ferret plan`: what a run will release and spend, before any record is touched.
 
 mod best;
+mod exchange;
 mod headroom;
 mod run;
 
-use super::common::{grouping, progress, working};
+use super::common::{TuneArgs, grouping, progress, working};
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::method::Tune;
 use crate::method::groups::{Grouping, Groups};
-use crate::model::{Layout, checkpoint};
+use crate::model::checkpoint;
 use crate::privacy::guarantee::{Neighbours, number, up};
 use crate::privacy::mi::planner::USUAL_NOISE;
 use crate::privacy::mi::{self, Accounting, Plan, Request, bits};
 use crate::privacy::statement::Sampler;
 use crate::privacy::{Accountant, Event, Fires, Pld, calibrate};
+use exchange::Sums;
 use serde_json::json;
 
 /// What a private run will release and spend, before it starts.
@@ -72,9 +73,8 @@ pub struct Args {
     /// Take the groups from this model: a folder in the Hugging Face layout, a hub name, or preset:NAME for a shape by name
     #[arg(long, short = 'm', value_name = "FOLDER|NAME", conflicts_with = "group_count")]
     model: Option<String>,
-    /// With --model: which of its tensors are tuned, as in `train`; the others are in no group
-    #[arg(long, value_name = "SET", default_value = "all")]
-    tune: Tune,
+    #[command(flatten, next_help_heading = "With --model: what of it is tuned")]
+    tune: TuneArgs,
     /// Number of groups G, instead of a model
     #[arg(long, value_name = "G")]
     group_count: Option<u64>,
@@ -84,6 +84,8 @@ pub struct Args {
     /// With --model: so many consecutive tensors a group
     #[arg(long, value_name = "N", requires = "model")]
     bucket: Option<usize>,
+    #[command(flatten, next_help_heading = "On many machines")]
+    ranks: exchange::RankArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -143,6 +145,7 @@ fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     let nats = mi::charge_event(&event, Sampler::Poisson)?.nats;
     // FERRET-k: four fifths of its greatest progress, see the planner.
     let signs = (method == "ferret-k").then(|| mi::signs_per_step(batch, pld, args.gradient_noise));
+    let exchange = exchange::of(args, batch, signs.map_or(Sums::Whole, Sums::Sketches))?;
     if args.json {
         let mut out = json!({
             "noise_multiplier_rdp": rdp, "noise_multiplier_pld": pld, "steps": steps, "sampling_rate": rate,
@@ -150,6 +153,9 @@ fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
         });
         if let Some(signs) = signs {
             out["signs_per_step"] = json!(signs);
+        }
+        if let Some(exchange) = &exchange {
+            out["exchange"] = json!(exchange);
         }
         return fsio::print(&format!("{out}\n"));
     }
@@ -166,7 +172,7 @@ fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
          \x20 sampling rate            {rate}\n\
          \x20 noise multiplier, RDP    {:.4}\n\
          \x20 noise multiplier, PLD    {:.4}   (proven to suffice; below {:.4} proven not to)\n\
-         \x20 tells a record, at most  {} nats with PLD's noise, {}\n{signs}",
+         \x20 tells a record, at most  {} nats with PLD's noise, {}\n{signs}{}",
         epsilon,
         args.delta,
         Neighbours::ReplaceByEmpty,
@@ -174,7 +180,8 @@ fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
         up(pld, 4),
         needed.pld.lower,
         number(nats),
-        mi::GIVEN
+        mi::GIVEN,
+        exchange.map_or(String::new(), |e| e.text())
     ))
 }
 
@@ -188,11 +195,16 @@ fn with_noise(args: &Args, method: &str, noise: f64, batch: u64) -> Result<()> {
         let _shown = working("accounting", args.quiet);
         Pld::default().epsilon(&event, args.delta)?
     };
+    let signs = (method == "ferret-k").then(|| mi::signs_per_step(batch, noise, args.gradient_noise));
+    let exchange = exchange::of(args, batch, signs.map_or(Sums::Whole, Sums::Sketches))?;
     if args.json {
-        let out = json!({
+        let mut out = json!({
             "noise_multiplier": noise, "steps": steps, "sampling_rate": rate, "epsilon_spent": epsilon.upper,
             "epsilon_at_least": epsilon.lower, "delta": args.delta, "nats_spent": nats,
         });
+        if let Some(exchange) = &exchange {
+            out["exchange"] = json!(exchange);
+        }
         return fsio::print(&format!("{out}\n"));
     }
     fsio::print(&format!(
@@ -200,12 +212,13 @@ fn with_noise(args: &Args, method: &str, noise: f64, batch: u64) -> Result<()> {
          \x20 steps                    {steps}\n\
          \x20 sampling rate            {rate}\n\
          \x20 spends                   ({}, {:e})-differential privacy, {}\n\
-         \x20 tells a record, at most  {} nats, {}\n",
+         \x20 tells a record, at most  {} nats, {}\n{}",
         up(epsilon.upper, 4),
         args.delta,
         Neighbours::ReplaceByEmpty,
         number(nats),
-        mi::GIVEN
+        mi::GIVEN,
+        exchange.map_or(String::new(), |e| e.text())
     ))
 }
 
@@ -216,16 +229,21 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     let headroom = match &args.model {
         None => None,
         Some(model) => {
-            let layout = Layout::new(&checkpoint::read_config(model)?);
-            Some(headroom::rows(&args.tune.ids(&layout)?, args.accounting, request)?)
+            let layout = args.tune.layout(&checkpoint::read_config(model)?)?;
+            Some(headroom::rows(&args.tune.tune.ids(&layout)?, args.accounting, request)?)
         }
     };
     let run = run::planned(args, method, request)?;
+    let firing = plan.expected_bits / (plan.steps as f64 * plan.fire_probability);
+    let exchange = exchange::of(args, batch, Sums::Fired(firing))?;
     let offers = offers(args.accounting, request, args.delta, args.quiet)?;
     if args.json {
         let mut out = serde_json::to_value(plan).map_err(|e| Error::Usage(e.to_string()))?;
         out["run"] = json!(run);
         out["would_buy"] = json!(offers);
+        if let Some(exchange) = &exchange {
+            out["exchange"] = json!(exchange);
+        }
         if let Some(rows) = &headroom {
             out["headroom"] = json!(rows);
         }
@@ -276,6 +294,7 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
         text += &format!("To run it: train --accounting exact --epsilon {epsilon}\n");
     }
     text += &run.map_or(String::new(), |run| run.text());
+    text += &exchange.map_or(String::new(), |e| e.text());
     text += &format!(
         "\nWhat other batch sizes would buy with the same records, epochs and nats: bits, and the epsilon of\n\
          (epsilon, {:e})-DP if each bit has a batch of its own and is flipped with the probability above it\n\n  {:>6}  {:>8}  {:>10}",
@@ -308,7 +327,7 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
 }
 
 fn group_count(args: &Args, method: &str) -> Result<u64> {
-    if !args.tune.is_all() && args.model.is_none() {
+    if !args.tune.tune.is_all() && args.model.is_none() {
         return Err(Error::usage("--tune names tensors of a model: give --model, and no --group-count"));
     }
     if let Some(count) = args.group_count {
@@ -318,8 +337,8 @@ fn group_count(args: &Args, method: &str) -> Result<u64> {
         return Err(Error::usage("the plan needs the number of groups: give --model or --group-count"));
     };
     let grouping = grouping(method, args.groups, args.bucket)?;
-    let layout = Layout::new(&checkpoint::read_config(model)?);
-    Ok(Groups::tuned(&args.tune.ids(&layout)?, grouping)?.len() as u64)
+    let layout = args.tune.layout(&checkpoint::read_config(model)?)?;
+    Ok(Groups::tuned(&args.tune.tune.ids(&layout)?, grouping)?.len() as u64)
 }
 
 /// Flip probabilities the comparison shows.

@@ -5,7 +5,7 @@ use crate::cli::bars::Bars;
 use crate::error::{Error, Result};
 use crate::method::dense::{ClipRule, ClipStyle, Method, Privacy, Settings, Variant};
 use crate::method::{list, rates};
-use crate::model::Layout;
+use crate::model::Config;
 use crate::optim::Silent;
 use crate::privacy::{calibrate, mi};
 use crate::progress::Progress;
@@ -78,7 +78,7 @@ pub(super) fn refuse_strangers(args: &Args) -> Result<()> {
 }
 
 /// The settings that the arguments and the data make.
-pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) -> Result<list::Method> {
+pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) -> Result<list::Method> {
     let steps = mi::run_steps(records, args.batch, args.epochs)?;
     let d = &args.dense;
     let privacy = || -> Result<Privacy> {
@@ -98,10 +98,12 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         _ => Method::Nonprivate,
     };
     let (plain, route) = (method == Method::Nonprivate, args.route.unwrap_or_default());
+    let layout = &args.tune.layout(config)?;
     let usual = rates::dense(&method, route, args.batch, layout.scalars());
     let settings = Settings {
         method,
-        tune: args.tune.clone(),
+        tune: args.tune.tune.clone(),
+        adapter: args.tune.adapter(config)?,
         records,
         batch: args.batch,
         epochs: args.epochs,

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::method::ferret::{BatchPer, Cuts, Engine, MaskKind, Noise, Payload, Release, Settings};
 use crate::method::groups::Groups;
 use crate::method::{Method, rates};
-use crate::model::Layout;
+use crate::model::Config;
 use crate::optim::Silent;
 use crate::privacy::mi::{self, Accounting};
 use crate::progress::Progress;
@@ -113,9 +113,10 @@ pub(super) fn refuse_strangers(args: &Args) -> Result<()> {
 }
 
 /// The settings that the arguments and the data make.
-pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) -> Result<Method> {
+pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) -> Result<Method> {
     let grouping = grouping(&args.method, args.ferret.groups, args.ferret.bucket)?;
-    let tuned = args.tune.ids(layout)?;
+    let layout = args.tune.layout(config)?;
+    let tuned = args.tune.tune.ids(&layout)?;
     let groups = Groups::tuned(&tuned, grouping)?;
     let Some(epsilon) = args.epsilon else {
         return Err(Error::usage("--epsilon NATS is needed: the budget of the run in nats of mutual information"));
@@ -124,7 +125,8 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
     let route = args.route.unwrap_or_default();
     let mut settings = Settings {
         method: args.method.clone(),
-        tune: args.tune.clone(),
+        tune: args.tune.tune.clone(),
+        adapter: args.tune.adapter(config)?,
         groups: Cuts::over(&tuned, &groups.members)?,
         epsilon,
         accounting: args.ferret.accounting,

@@ -5,10 +5,10 @@ use super::ferret::ReleaseKind;
 use super::{Args, ScheduleKind};
 use crate::cli::bars::Bars;
 use crate::error::{Error, Result};
-use crate::method::Method;
-use crate::method::ferret_k::settings::{USUAL_MOMENTUM, USUAL_RATE};
+use crate::method::ferret_k::settings::USUAL_MOMENTUM;
 use crate::method::ferret_k::{Release, Settings};
-use crate::model::Layout;
+use crate::method::{Method, rates};
+use crate::model::Config;
 use crate::optim::Route;
 use crate::rng::SketchKind;
 
@@ -23,7 +23,7 @@ pub(super) struct FerretKArgs {
     /// itself, from its gradient) [default: tensor]
     #[arg(long, value_enum)]
     pub(super) sketch: Option<SketchKind>,
-    /// --route direct: what is kept of the sum of earlier updates [default: 0.5]
+    /// --route direct: what is kept of the sum of earlier updates [default: 0.7]
     #[arg(long, value_name = "SHARE")]
     pub(super) momentum: Option<f64>,
     /// The probability that a step computes anything; which ones do is public [default: 1]
@@ -67,12 +67,14 @@ pub(super) fn refuse_strangers(args: &Args) -> Result<()> {
 }
 
 /// The settings that the arguments and the data make.
-pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) -> Result<Method> {
-    args.tune.ids(layout)?;
+pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) -> Result<Method> {
+    let layout = args.tune.layout(config)?;
+    args.tune.tune.ids(&layout)?;
     let (k, route) = (&args.ferret_k, args.route.unwrap_or(Route::Direct));
     let direct = route == Route::Direct;
     let mut settings = Settings {
-        tune: args.tune.clone(),
+        tune: args.tune.tune.clone(),
+        adapter: args.tune.adapter(config)?,
         sketch: k.sketch.unwrap_or_default(),
         release: match args.ferret.release {
             None | Some(ReleaseKind::Sign) => Release::Sign,
@@ -90,7 +92,6 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
         route,
         momentum: k.momentum.unwrap_or(if direct { USUAL_MOMENTUM } else { 0.0 }),
         silent: args.ferret.silent,
-        learning_rate: args.learning_rate.unwrap_or(if direct { USUAL_RATE } else { 2e-4 }),
         schedule: args.schedule(ScheduleKind::Constant),
         weight_decay: args.decay(route),
         seed: args.seed,
@@ -108,6 +109,7 @@ pub(super) fn settings(args: &Args, layout: &Layout, records: u64, bars: &Bars) 
     settings.noise_multiplier = noise_multiplier(args, settings.sampling_rate(), fires, bars)?;
     settings.bits_per_step =
         k.bits_per_step.unwrap_or_else(|| Settings::usual_bits(args.batch, settings.noise_multiplier));
+    settings.learning_rate = args.learning_rate.unwrap_or_else(|| rates::ferret_k(&settings, layout.scalars()));
     settings.check()?;
     Ok(Method::FerretK(settings))
 }

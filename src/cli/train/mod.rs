@@ -10,16 +10,16 @@ pub(super) use resume::expand;
 
 use super::audit::{OwnArgs, OwnRun};
 use super::bars::Bars;
-use super::common::{Compute, DataArg, Job, ModelArg, open_records};
+use super::common::{Compute, DataArg, Job, ModelArg, TuneArgs, open_records};
+use super::ranks;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::method::Tune;
 use crate::method::ferret_k::NAME;
 use crate::method::folder::{Stage, stage};
 use crate::method::list::{self, Method};
 use crate::method::training::{Request, Training};
-use crate::model::Layout;
+use crate::model::Config;
 use crate::optim::{Route, Schedule};
 use crate::privacy::statement::{FILE, Sampler, Statement};
 use crate::progress::Progress;
@@ -51,10 +51,8 @@ pub struct Args {
     /// Records to report loss and perplexity on, before and after
     #[arg(long, value_name = "FILE")]
     eval_data: Option<PathBuf>,
-    /// Which tensors are tuned: all, bias, norms, last:N blocks, or words of tensors' names (h.11.mlp,q_proj; * stands for any characters);
-    /// several by commas
-    #[arg(long, value_name = "SET", default_value = "all")]
-    tune: Tune,
+    #[command(flatten)]
+    tune: TuneArgs,
     /// A new folder for the tuned model
     #[arg(long, short = 'o', value_name = "FOLDER")]
     out: PathBuf,
@@ -101,8 +99,7 @@ pub struct Args {
     #[arg(long, value_name = "SEED", help_heading = "Randomness")]
     insecure_seed: Option<u64>,
 
-    /// Peak learning rate [default: by method, bits, batch, route and size of the model; ferret-k by --route direct: 0.5, the length of a
-    /// step; the run tells it]
+    /// Peak learning rate; the length of ferret-k's direct steps [default: by method and size; the run tells it]
     #[arg(long, help_heading = "Updates")]
     learning_rate: Option<f64>,
     /// Learning rate over the run [default: constant; nonprivate: linear, the paper's recipe]
@@ -177,12 +174,15 @@ pub fn run(args: Args) -> Result<()> {
         ));
     }
     super::interrupt::listen();
-    if args.resume.is_some() && args.audit.asked() && stage(&args.out)? == Stage::Finished {
+    let audit = args.resume.is_some() && args.audit.asked();
+    if audit && ranks::first_finds("only the audit is left", || Ok(stage(&args.out)? == Stage::Finished))? {
         // Only the audit is left to do, or to go on with.
-        args.is_of(&args.out)?;
+        if ranks::is_first() {
+            args.is_of(&args.out)?;
+        }
         return args.conclude(json!({"method": method, "out": args.out}), None);
     }
-    type Settings = fn(&Args, &Layout, u64, &Bars) -> Result<Method>;
+    type Settings = fn(&Args, &Config, u64, &Bars) -> Result<Method>;
     let (refuse_strangers, settings): (fn(&Args) -> Result<()>, Settings) = match method {
         NAME => (ferret_k::refuse_strangers, ferret_k::settings),
         _ if list::is_ferret(method) => (ferret::refuse_strangers, ferret::settings),
@@ -220,7 +220,7 @@ impl Job for Work<'_> {
 
 impl Args {
     /// Read model and records, and plan by `settings`.
-    fn request(&self, bars: &Bars, settings: fn(&Self, &Layout, u64, &Bars) -> Result<Method>) -> Result<Request> {
+    fn request(&self, bars: &Bars, settings: fn(&Self, &Config, u64, &Bars) -> Result<Method>) -> Result<Request> {
         if self.micro_batch == 0 || self.checkpoint_every == 0 {
             return Err(Error::usage("--micro-batch and --checkpoint-every count from 1"));
         }
@@ -237,7 +237,7 @@ impl Args {
         if self.batch == 0 || self.batch > n {
             return Err(Error::usage(format!("--batch {} of {n} records: give 1 to all of them", self.batch)));
         }
-        let method = settings(self, &base.weights.layout, n, bars)?;
+        let method = settings(self, config, n, bars)?;
         Ok(Request {
             base,
             records,
@@ -253,11 +253,15 @@ impl Args {
             resume: self.resume.is_some(),
             restart_diverged: self.restart_diverged,
             call: resume::call(),
+            ranks: ranks::world(),
         })
     }
 
     /// Print the summary of a finished run, after its audit if one is asked for; then nothing is left of its state.
     fn conclude(&self, mut summary: Value, training: Option<Training>) -> Result<()> {
+        if !ranks::is_first() {
+            return training.map_or(Ok(()), Training::close);
+        }
         if !self.json {
             fsio::print(&text(&summary))?;
         }
@@ -310,7 +314,7 @@ impl Args {
     }
 
     fn note(&self, text: &str) {
-        if !self.quiet {
+        if !self.quiet && ranks::is_first() {
             eprintln!("{}", super::flags::spell(text));
         }
     }

@@ -116,6 +116,7 @@ impl Method {
                 Method::Dense(dense::Settings {
                     method,
                     tune,
+                    adapter: None,
                     records: 1,
                     batch,
                     epochs,

@@ -4,10 +4,10 @@ use super::compress;
 use crate::error::{Error, Result};
 use crate::grad::{ClipFunction, Clipping, Style};
 use crate::method::Tune;
-use crate::method::common::{Common, Stored};
+use crate::method::common::{Common, Stored, told};
 use crate::method::groups::{Grouping, Groups};
 use crate::model::layout::Place;
-use crate::model::{Layout, ParamId};
+use crate::model::{Adapter, Layout, ParamId};
 use crate::optim::{Route, Schedule};
 use crate::privacy::Event;
 use crate::privacy::statement::Sampler;
@@ -104,6 +104,9 @@ pub struct Settings {
     /// Which tensors are tuned.
     #[serde(default, skip_serializing_if = "Tune::is_all")]
     pub tune: Tune,
+    /// The adapter that the run begins with, where that is what is tuned: drawn from the public seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<Adapter>,
     /// Number of records N.
     pub records: u64,
     /// Expected batch size B.
@@ -267,21 +270,7 @@ impl Settings {
 
     /// What every method is told.
     pub fn common(&self) -> Common {
-        let &Self { records, batch, epochs, steps, sampler, micro_batch, route, learning_rate, schedule, .. } = self;
-        let &Self { weight_decay, seed, .. } = self;
-        Common {
-            records,
-            batch,
-            epochs,
-            steps,
-            sampler,
-            micro_batch,
-            route,
-            learning_rate,
-            schedule,
-            weight_decay,
-            seed,
-        }
+        told!(self)
     }
 
     /// Steps T that the run was planned for.
@@ -297,6 +286,7 @@ impl Settings {
     /// Whether the settings make sense and agree with each other.
     pub fn check(&self) -> Result<()> {
         self.common().check()?;
+        self.tune.check(self.adapter.as_ref())?;
         let refuse = |what: String| Err(Error::usage(what));
         match &self.method {
             Method::Qsgd { bits } if !(2..=8).contains(bits) => {

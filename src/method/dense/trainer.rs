@@ -12,6 +12,7 @@ use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::{Clipping, Norms, Sum};
 use crate::kernel::{Scalars, Stored};
+use crate::method::crew::{Crew, Totals};
 use crate::method::list;
 use crate::method::run::{Finished, Run, Step, Task};
 use crate::method::tally::{Private, Sums};
@@ -38,6 +39,7 @@ pub struct Trainer<'a, B: Backend> {
     base_sha256: String,
     secret: &'a Secret,
     records: Sensitive<&'a [Example]>,
+    crew: Crew,
 }
 
 impl<'a, B: Backend> Trainer<'a, B> {
@@ -70,7 +72,21 @@ impl<'a, B: Backend> Trainer<'a, B> {
         }
         let stop = stop.unwrap_or(u32::MAX).min(settings.steps());
         let decoder = Decoder::new(backend, weights)?;
-        Ok(Self { decoder, updates, clipping, tuned, residue, settings, stop, next, base_sha256, secret, records })
+        let crew = Crew::default();
+        Ok(Self {
+            decoder,
+            updates,
+            clipping,
+            tuned,
+            residue,
+            settings,
+            stop,
+            next,
+            base_sha256,
+            secret,
+            records,
+            crew,
+        })
     }
 
     /// [`Run::finish`] with the weights in f32, and the record as such.
@@ -97,30 +113,39 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let votes = self.settings.method == Method::Signsgd { variant: Variant::MajorityVote };
         let mut ballot: Option<Vec<B::Tensor>> = votes.then(|| tensors(Sum::new(b, layout, wants)));
         let mut sum = Sum::new(b, layout, wants);
-        let mut seen = Sums::new(b, 0);
-        for chunk in sample.chunks(self.settings.micro_batch as usize) {
-            let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-            let means = batch.weights(Reduction::SampleSum);
-            let losses = if let Some(clipping) = &self.clipping {
-                let mut norms = Norms::new(b, layout, batch.segments.len(), wants);
-                let losses = decoder.backward(&batch, &means, &mut norms);
-                let factors = clipping.factors(b, &norms)?;
-                norms.clipped_sum(b, &factors, &mut sum);
-                losses
-            } else {
-                let weights: Vec<f32> = means.iter().map(|w| w / sample.len() as f32).collect();
-                decoder.backward(&batch, &weights, &mut sum)
-            };
-            seen.add(b, &batch, Some((&losses, &means)))?;
-            if let Some(ballot) = &mut ballot {
-                let worker = std::mem::replace(&mut sum, Sum::new(b, layout, wants));
-                for (i, (x, votes)) in tensors(worker).iter_mut().zip(ballot).enumerate() {
-                    b.signs(x, self.address(step, i));
-                    b.add(votes, x);
+        let deal = self.crew.deal(sample, self.settings.micro_batch, 0);
+        let mut totals = Totals::new(&self.crew);
+        totals.begin(0, &deal);
+        for chunks in deal.own {
+            let mut seen = Sums::new(b, 0);
+            for chunk in chunks {
+                let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
+                let means = batch.weights(Reduction::SampleSum);
+                let losses = if let Some(clipping) = &self.clipping {
+                    let mut norms = Norms::new(b, layout, batch.segments.len(), wants);
+                    let losses = decoder.backward(&batch, &means, &mut norms);
+                    let factors = clipping.factors(b, &norms)?;
+                    norms.clipped_sum(b, &factors, &mut sum);
+                    losses
+                } else {
+                    let weights: Vec<f32> = means.iter().map(|w| w / sample.len() as f32).collect();
+                    decoder.backward(&batch, &weights, &mut sum)
+                };
+                seen.add(b, &batch, Some((&losses, &means)))?;
+                if let Some(ballot) = &mut ballot {
+                    let worker = std::mem::replace(&mut sum, Sum::new(b, layout, wants));
+                    for (i, (x, votes)) in tensors(worker).iter_mut().zip(ballot).enumerate() {
+                        b.signs(x, self.address(step, i));
+                        b.add(votes, x);
+                    }
                 }
             }
+            totals.push(b, seen)?;
         }
-        Ok((ballot.unwrap_or_else(|| tensors(sum)), seen.read(b)?.1))
+        let (_, private) = totals.add_up(b)?.pop().expect("one sample");
+        let mut sums = ballot.unwrap_or_else(|| tensors(sum));
+        self.crew.sum(b, sums.iter_mut())?;
+        Ok((sums, private))
     }
 
     /// Noise on the sum, once a logical batch; then signs as post-processing, if the method sends them. The factor that is still to
@@ -250,6 +275,10 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
 
     fn recompute(&mut self, on: bool) {
         self.decoder.recompute = on;
+    }
+
+    fn over(&mut self, crew: Crew) {
+        self.crew = crew;
     }
 
     fn save(&mut self, root: &Path) -> Result<()> {

@@ -3,7 +3,8 @@
 use super::Cuts;
 use crate::error::{Error, Result};
 use crate::method::Tune;
-use crate::method::common::{Common, Stored};
+use crate::method::common::{Common, Stored, told};
+use crate::model::Adapter;
 use crate::optim::{Route, Schedule, Silent};
 use crate::privacy::mi::Accounting;
 use crate::privacy::statement::Sampler;
@@ -90,6 +91,9 @@ pub struct Settings {
     /// Which tensors are tuned.
     #[serde(default, skip_serializing_if = "Tune::is_all")]
     pub tune: Tune,
+    /// The adapter that the run begins with, where that is what is tuned: drawn from the public seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<Adapter>,
     /// Which of these make a group.
     pub groups: Cuts,
     /// Budget in nats of mutual information.
@@ -152,6 +156,7 @@ impl Settings {
         Self {
             method: method.into(),
             tune: Tune::default(),
+            adapter: None,
             groups,
             epsilon: 0.5,
             accounting: Accounting::Paper,
@@ -179,21 +184,7 @@ impl Settings {
 
     /// What every method is told.
     pub fn common(&self) -> Common {
-        let &Self { records, batch, epochs, steps, sampler, micro_batch, route, learning_rate, schedule, .. } = self;
-        let &Self { weight_decay, seed, .. } = self;
-        Common {
-            records,
-            batch,
-            epochs,
-            steps,
-            sampler,
-            micro_batch,
-            route,
-            learning_rate,
-            schedule,
-            weight_decay,
-            seed,
-        }
+        told!(self)
     }
 
     /// Steps T that the run was planned for.
@@ -254,6 +245,7 @@ impl Settings {
             return refuse("method is no name of FERRET's: ferret, ferret-max and so on are expected".into());
         }
         self.common().check()?;
+        self.tune.check(self.adapter.as_ref())?;
         for (name, x) in [("epsilon", self.epsilon), ("clip", self.clip)] {
             if !(x > 0.0 && x.is_finite()) {
                 return refuse(format!("{name} is {x}, expected a number above 0"));

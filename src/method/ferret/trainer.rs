@@ -16,6 +16,7 @@ use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::{GroupDirection, GroupDot, Sum};
 use crate::kernel::{Scalars, Stored};
+use crate::method::crew::{Crew, Totals};
 use crate::method::list::Record;
 use crate::method::run::{Finished, Run, Step, Task};
 use crate::method::tally::{Private, Sums, is_host};
@@ -42,10 +43,14 @@ pub struct Trainer<'a, B: Backend> {
     base_sha256: String,
     secret: &'a Secret,
     records: Sensitive<&'a [Example]>,
+    crew: Crew,
 }
 
 /// Records, and the fired groups that see them.
 type Sample = (Sensitive<Vec<usize>>, Vec<u32>);
+
+/// A sample's inner product for each group that sees it, and the rest.
+type Shares = (Sensitive<Vec<f64>>, Sensitive<Private>);
 
 impl<'a, B: Backend> Trainer<'a, B> {
     /// Begin, or continue after the `releases` of an earlier part of the same run.
@@ -82,6 +87,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
             base_sha256,
             secret,
             records,
+            crew: Crew::default(),
         })
     }
 
@@ -149,10 +155,11 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let mut released: Vec<(u32, Released)> = Vec::with_capacity(groups.len());
         let directions: Vec<DirectionStream> =
             groups.iter().map(|&g| self.replayer.plan().direction(step, g)).collect();
-        for (sample, own) in self.samples(step, groups)? {
-            let streams = groups.iter().zip(&directions).filter(|(g, _)| own.contains(g)).map(|(_, d)| d.clone());
-            let (dots, seen) = self.shares(sample, &own, streams)?;
-            let groups = own;
+        let (samples, owns): (Vec<_>, Vec<_>) = self.samples(step, groups)?.into_iter().unzip();
+        let streams = |own: &[u32]| -> Vec<DirectionStream> {
+            groups.iter().zip(&directions).filter(|(g, _)| own.contains(g)).map(|(_, d)| d.clone()).collect()
+        };
+        for ((dots, seen), groups) in self.shares(samples, &owns, streams)?.into_iter().zip(&owns) {
             let signs = dots.map(|dots| {
                 groups.iter().zip(dots).map(|(&g, dot)| (g, self.release(step, g, dot))).collect::<Vec<_>>()
             });
@@ -193,30 +200,47 @@ impl<'a, B: Backend> Trainer<'a, B> {
         }
     }
 
-    /// `<gradient of the sample, u>` for each of `groups`, by the engine that the settings name.
+    /// `<gradient of the sample, u>` of each sample for each of its `groups`, by the engine that the settings name.
     fn shares(
         &self,
-        sample: Sensitive<Vec<usize>>,
-        groups: &[u32],
-        streams: impl Iterator<Item = DirectionStream>,
-    ) -> Result<(Sensitive<Vec<f64>>, Sensitive<Private>)> {
-        let decoder = &self.decoder;
-        let directions: Vec<GroupDirection> = groups
-            .iter()
-            .zip(streams)
-            .map(|(&g, stream)| GroupDirection::new(stream, self.replayer.plan().members(g), &decoder.layout))
-            .collect();
-        let work = sample.zip(self.records.as_ref()).map(|(sample, records)| -> Result<(Vec<f64>, Private)> {
-            let mut seen = Sums::new(&decoder.backend, groups.len());
-            for chunk in sample.chunks(self.settings.micro_batch as usize) {
-                let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-                project(&mut seen, decoder, &batch, &directions, self.settings.engine)?;
-            }
-            seen.read(&decoder.backend)
+        samples: Vec<Sensitive<Vec<usize>>>,
+        groups: &[Vec<u32>],
+        streams: impl Fn(&[u32]) -> Vec<DirectionStream>,
+    ) -> Result<Vec<Shares>> {
+        let (decoder, plan) = (&self.decoder, self.replayer.plan());
+        let b = &decoder.backend;
+        let samples = samples.into_iter().fold(Sensitive::new(Vec::new()), |all, sample| {
+            all.zip(sample).map(|(mut all, sample)| {
+                all.push(sample);
+                all
+            })
         });
-        // Failing is public; it depends on the machine (a lost device), and on the data only where a device runs out of memory.
-        let (dots, private) = work.open(&Opening::release("whether the computation succeeded"))?;
-        Ok((Sensitive::new(dots), Sensitive::new(private)))
+        let work = samples.zip(self.records.as_ref()).map(|(samples, records)| -> Result<Vec<(Vec<f64>, Private)>> {
+            let mut totals = Totals::new(&self.crew);
+            for (number, (sample, groups)) in samples.iter().zip(groups).enumerate() {
+                let deal = self.crew.deal(sample, self.settings.micro_batch, number);
+                totals.begin(groups.len(), &deal);
+                // Directions are as large as what they belong to: made only by whoever has work for them.
+                let streams = if deal.own.is_empty() { Vec::new() } else { streams(groups) };
+                let directions: Vec<GroupDirection> = groups
+                    .iter()
+                    .zip(streams)
+                    .map(|(&g, stream)| GroupDirection::new(stream, plan.members(g), &decoder.layout))
+                    .collect();
+                for chunks in deal.own {
+                    let mut seen = Sums::new(b, groups.len());
+                    for chunk in chunks {
+                        let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
+                        project(&mut seen, decoder, &batch, &directions, self.settings.engine)?;
+                    }
+                    totals.push(b, seen)?;
+                }
+            }
+            totals.add_up(b)
+        });
+        // Failing is public; it depends on the machine (a lost device, another rank), and on the data only where a device runs out of memory.
+        let found = work.open(&Opening::release("whether the computation succeeded"))?;
+        Ok(found.into_iter().map(|(dots, private)| (Sensitive::new(dots), Sensitive::new(private))).collect())
     }
 
     /// The ablation: true gradients of the fired groups, divided by the expected batch size. Not private.
@@ -224,21 +248,28 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let opening = Opening::non_private("the true gradient of every fired group");
         let mut total = Private { records: 0, tokens: 0, loss: None };
         let mut gradients: Vec<(u32, Vec<B::Tensor>)> = Vec::new();
-        for (sample, groups) in self.samples(step, groups)? {
+        for (number, (sample, groups)) in self.samples(step, groups)?.into_iter().enumerate() {
             let (sample, records) = sample.zip(self.records.as_ref()).open(&opening);
             let decoder = &self.decoder;
             let b = &decoder.backend;
             let members = |g: u32| self.replayer.plan().members(g);
             let mut sum = Sum::new(b, &decoder.layout, |p| groups.iter().any(|&g| members(g).contains(&p)));
-            let mut seen = Sums::new(b, 0);
-            for chunk in sample.chunks(self.settings.micro_batch as usize) {
-                let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-                let means = batch.weights(Reduction::SampleSum);
-                let weights: Vec<f32> = means.iter().map(|w| w / self.settings.batch as f32).collect();
-                seen.add(b, &batch, Some((&decoder.backward(&batch, &weights, &mut sum), &means)))?;
+            let deal = self.crew.deal(&sample, self.settings.micro_batch, number);
+            let mut totals = Totals::new(&self.crew);
+            totals.begin(0, &deal);
+            for chunks in deal.own {
+                let mut seen = Sums::new(b, 0);
+                for chunk in chunks {
+                    let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
+                    let means = batch.weights(Reduction::SampleSum);
+                    let weights: Vec<f32> = means.iter().map(|w| w / self.settings.batch as f32).collect();
+                    seen.add(b, &batch, Some((&decoder.backward(&batch, &weights, &mut sum), &means)))?;
+                }
+                totals.push(b, seen)?;
             }
-            total = total.join(seen.read(b)?.1);
+            total = totals.add_up(b)?.into_iter().fold(total, |total, (_, seen)| total.join(seen));
             let mut sums = sum.into_grads();
+            self.crew.sum(b, sums.iter_mut().flatten())?;
             for &g in &groups {
                 let own = members(g).iter().map(|p| sums[p.0].take().expect("asked for, and in one group")).collect();
                 gradients.push((g, own));
@@ -280,6 +311,10 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
 
     fn recompute(&mut self, on: bool) {
         self.decoder.recompute = on;
+    }
+
+    fn over(&mut self, crew: Crew) {
+        self.crew = crew;
     }
 
     fn save(&mut self, root: &Path) -> Result<()> {

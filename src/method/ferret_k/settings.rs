@@ -4,8 +4,9 @@ use super::sum::MOST_RECORDS;
 use crate::error::{Error, Result};
 use crate::grad::ClipFunction;
 use crate::method::Tune;
-use crate::method::common::Common;
+use crate::method::common::{Common, told};
 use crate::method::dense::ClipRule;
+use crate::model::Adapter;
 use crate::optim::{Hyper, Route, Schedule, Silent};
 use crate::privacy::Event;
 use crate::privacy::mi::signs_per_step;
@@ -32,6 +33,9 @@ pub struct Settings {
     /// Which tensors are tuned; the others have no bucket.
     #[serde(default, skip_serializing_if = "Tune::is_all")]
     pub tune: Tune,
+    /// The adapter that the run begins with, where that is what is tuned: drawn from the public seed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<Adapter>,
     /// k: how many numbers a step asks of its batch.
     pub bits_per_step: u32,
     /// How weights fall into buckets.
@@ -76,20 +80,18 @@ pub struct Settings {
 }
 
 /// The momentum that does well with signs by the direct route.
-pub const USUAL_MOMENTUM: f64 = 0.5;
-
-/// The learning rate of the direct route that goes with it.
-pub const USUAL_RATE: f64 = 0.5;
+pub const USUAL_MOMENTUM: f64 = 0.7;
 
 /// Variance of one record's gradient over the square of the mean gradient: what a plan takes it for.
 const GRADIENT_NOISE: f64 = 3.0;
 
 impl Settings {
-    /// Signs of a tensor sketch through the direct route with momentum, Poisson batches of 50. Sizes, and k for another noise, are the caller's to
-    /// fill in.
+    /// Signs of a tensor sketch through the direct route with momentum, Poisson batches of 50. Sizes, rate, and k for another noise, are the caller's
+    /// to fill in.
     pub fn usual(noise_multiplier: f64) -> Self {
         Self {
             tune: Tune::default(),
+            adapter: None,
             bits_per_step: Self::usual_bits(50, noise_multiplier),
             sketch: SketchKind::Tensor,
             release: Release::Sign,
@@ -106,7 +108,7 @@ impl Settings {
             route: Route::Direct,
             momentum: USUAL_MOMENTUM,
             silent: Silent::Zero,
-            learning_rate: USUAL_RATE,
+            learning_rate: 1.0,
             schedule: Schedule::Constant,
             weight_decay: 0.0,
             seed: 0,
@@ -122,21 +124,7 @@ impl Settings {
 
     /// What every method is told.
     pub fn common(&self) -> Common {
-        let &Self { records, batch, epochs, steps, sampler, micro_batch, route, learning_rate, schedule, .. } = self;
-        let &Self { weight_decay, seed, .. } = self;
-        Common {
-            records,
-            batch,
-            epochs,
-            steps,
-            sampler,
-            micro_batch,
-            route,
-            learning_rate,
-            schedule,
-            weight_decay,
-            seed,
-        }
+        told!(self)
     }
 
     /// The numbers of the update rules.
@@ -195,6 +183,7 @@ impl Settings {
     /// Whether the settings make sense and agree with each other.
     pub fn check(&self) -> Result<()> {
         self.common().check()?;
+        self.tune.check(self.adapter.as_ref())?;
         let refuse = |what: String| Err(Error::usage(what));
         if !(1..=MOST_BUCKETS).contains(&self.k()) {
             return refuse(format!("bits_per_step is {}, expected 1 to {MOST_BUCKETS}", self.bits_per_step));

@@ -107,6 +107,7 @@ mod tests {
         let dpsgd = dense::Settings {
             method: dense::Method::Dpsgd(privacy),
             tune: settings.tune.clone(),
+            adapter: None,
             records: 1600,
             batch: 50,
             epochs: 3,

@@ -32,6 +32,11 @@ impl Total {
         }
     }
 
+    /// Its whole numbers of units: what ranks add up.
+    pub fn units(&mut self) -> &mut [i64] {
+        &mut self.sum
+    }
+
     /// The numbers.
     pub fn read(self) -> Vec<f64> {
         self.sum.into_iter().map(|sum| sum as f64 * self.unit).collect()

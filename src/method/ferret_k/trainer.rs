@@ -13,6 +13,8 @@ use crate::data::{Example, batches};
 use crate::error::{Error, Result};
 use crate::grad::Sketch;
 use crate::kernel::{Scalars, Stored};
+use crate::method::crew::{Crew, Totals};
+use crate::method::ferret::sign_or_coin;
 use crate::method::ferret::transcript::FILE;
 use crate::method::list::Record;
 use crate::method::run::{Finished, Run, Step, Task};
@@ -39,6 +41,7 @@ pub struct Trainer<'a, B: Backend> {
     base_sha256: String,
     secret: &'a Secret,
     records: Sensitive<&'a [Example]>,
+    crew: Crew,
 }
 
 impl<'a, B: Backend> Trainer<'a, B> {
@@ -58,7 +61,21 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let kept = (!is_host(&backend)).then(|| base.clone());
         let mut decoder = Decoder::new(backend, base)?;
         replayer.apply(&decoder.backend, &fires[..done], &releases, &mut decoder.params, |_| ())?;
-        Ok(Self { decoder, replayer, base: kept, settings, stop, fires, done, releases, base_sha256, secret, records })
+        let crew = Crew::default();
+        Ok(Self {
+            decoder,
+            replayer,
+            base: kept,
+            settings,
+            stop,
+            fires,
+            done,
+            releases,
+            base_sha256,
+            secret,
+            records,
+            crew,
+        })
     }
 
     /// What has been released.
@@ -104,20 +121,29 @@ impl<'a, B: Backend> Trainer<'a, B> {
     fn sums(&self, sketch: &StepSketch, sample: &[usize], records: &[Example]) -> Result<(Vec<f64>, Private)> {
         let (decoder, settings) = (&self.decoder, &self.settings);
         let (b, function) = (&decoder.backend, settings.clip_function());
-        let (mut total, mut seen) = (Total::new(sketch.k(), settings.clip), Sums::new(b, 0));
-        for chunk in sample.chunks(settings.micro_batch as usize) {
-            let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-            let means = batch.weights(Reduction::SampleSum);
-            let tunes = |p| self.replayer.plan().tunes(p);
-            let mut sink = Sketch::new(b, &decoder.layout, sketch, batch.segments.len(), tunes);
-            let losses = decoder.backward(&batch, &means, &mut sink);
-            for mut v in sink.finish(b)? {
-                clip(function, settings.clip, &mut v);
-                total.add(&v);
+        let mut total = Total::new(sketch.k(), settings.clip);
+        let deal = self.crew.deal(sample, settings.micro_batch, 0);
+        let mut totals = Totals::new(&self.crew);
+        totals.begin(0, &deal);
+        for chunks in deal.own {
+            let mut seen = Sums::new(b, 0);
+            for chunk in chunks {
+                let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
+                let means = batch.weights(Reduction::SampleSum);
+                let tunes = |p| self.replayer.plan().tunes(p);
+                let mut sink = Sketch::new(b, &decoder.layout, sketch, batch.segments.len(), tunes);
+                let losses = decoder.backward(&batch, &means, &mut sink);
+                for mut v in sink.finish(b)? {
+                    clip(function, settings.clip, &mut v);
+                    total.add(&v);
+                }
+                seen.add(b, &batch, Some((&losses, &means)))?;
             }
-            seen.add(b, &batch, Some((&losses, &means)))?;
+            totals.push(b, seen)?;
         }
-        Ok((total.read(), seen.read(b)?.1))
+        self.crew.add(total.units())?;
+        let (_, private) = totals.add_up(b)?.pop().expect("one sample");
+        Ok((total.read(), private))
     }
 
     /// Noise on every sum, once a logical batch and in double precision; then what is released of them. An empty batch is noise alone, and one like any
@@ -131,14 +157,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
             let noised = sums.iter().map(|sum| sum + sigma * noise.gaussian());
             match release {
                 Release::Sign => Releases::Signs(
-                    noised
-                        .enumerate()
-                        .map(|(bucket, x)| match x {
-                            x if x > 0.0 => 1,
-                            x if x < 0.0 => -1,
-                            _ => coin(seed, step, bucket as u32),
-                        })
-                        .collect(),
+                    noised.zip(0..).map(|(x, bucket)| sign_or_coin(x, coin(seed, step, bucket))).collect(),
                 ),
                 Release::Scalar => Releases::Scalars(noised.map(|x| on_grid(x / clip)).collect()),
             }
@@ -191,6 +210,10 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
 
     fn recompute(&mut self, on: bool) {
         self.decoder.recompute = on;
+    }
+
+    fn over(&mut self, crew: Crew) {
+        self.crew = crew;
     }
 
     fn save(&mut self, root: &Path) -> Result<()> {

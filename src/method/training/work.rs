@@ -4,13 +4,17 @@ use super::Request;
 use crate::backend::Backend;
 use crate::data::{Dataset, examples_sha256};
 use crate::error::{Error, Result};
+use crate::method::crew::Crew;
 use crate::method::folder::{Folder, Told};
+use crate::method::list::Method;
 use crate::method::run::{Finished, Run, Step, Task, Watch, drive};
 use crate::method::{Opening, Sensitive};
 use crate::model::Decoder;
+use crate::model::checkpoint::adapter::BASE;
 use crate::model::checkpoint::{self, Dtype};
 use crate::privacy::statement::{FILE, PAGE, Statement};
 use crate::progress::Progress;
+use crate::ranks::{Ranks, agree};
 use crate::rng::Secret;
 use crate::{eval, fsio};
 use serde::{Deserialize, Serialize};
@@ -39,6 +43,7 @@ struct Before {
 }
 
 fn evaluate<B: Backend>(
+    ranks: &dyn Ranks,
     decoder: &Decoder<B>,
     held_out: &Option<Dataset>,
     progress: &dyn Progress,
@@ -46,7 +51,7 @@ fn evaluate<B: Backend>(
     let Some(Dataset { examples, .. }) = held_out else { return Ok(None) };
     progress.begin("held-out records", examples.len() as u64);
     // Whoever asks to stop meanwhile is heard at the next step.
-    let losses = eval::losses(decoder, examples, |n| drop(progress.advance(n as u64)))?;
+    let losses = eval::losses_over(ranks, decoder, examples, |n| drop(progress.advance(n as u64)))?;
     progress.end();
     let (loss, tokens) = eval::token_mean(&losses);
     Ok(Some(Evaluation { loss, perplexity: loss.exp(), tokens, records: examples.len() }))
@@ -55,7 +60,10 @@ fn evaluate<B: Backend>(
 /// What a run needs of its training.
 pub(super) struct Work<'a> {
     pub(super) request: &'a mut Request,
-    pub(super) folder: &'a mut Folder,
+    /// None on ranks that do not write.
+    pub(super) folder: Option<&'a mut Folder>,
+    /// Where the run's progress lies.
+    pub(super) saved: &'a Path,
     pub(super) told: &'a Told,
     pub(super) secret: &'a Secret,
     pub(super) progress: &'a dyn Progress,
@@ -64,8 +72,8 @@ pub(super) struct Work<'a> {
 impl Work<'_> {
     /// Compute, evaluate, state and write; the summary.
     pub(super) fn run<B: Backend>(self, backend: B, statement: &mut Statement) -> Result<Value> {
-        let Work { request, folder, told, secret, progress } = self;
-        let Request { base, records, held_out, method, .. } = request;
+        let Work { request, mut folder, saved, told, secret, progress } = self;
+        let Request { base, records, held_out, method, ranks, .. } = request;
         let records = Sensitive::new(std::mem::take(&mut records.examples));
         let task = Task {
             base: base.weights.take(),
@@ -75,14 +83,18 @@ impl Work<'_> {
             secret,
             records: records.as_slice(),
         };
-        let mut run = task.begin(backend, Some(&folder.saved()))?;
+        let mut run = task.begin(backend, Some(saved))?;
         run.recompute(request.recompute);
-        folder.rewind_log(run.next().unwrap_or(told.stop))?;
+        let told_all = request.log_private || method.is_open();
+        run.over(Crew::new(ranks.clone(), told_all));
+        if let Some(folder) = &mut folder {
+            folder.rewind_log(run.next().unwrap_or(told.stop))?;
+        }
         let before = match (run.progress().0, &held_out) {
             (_, None) => None,
             (0, Some(Dataset { examples, .. })) => {
-                let found = evaluate(run.decoder(), held_out, progress)?;
-                if let Some(found) = found.clone() {
+                let found = evaluate(&**ranks, run.decoder(), held_out, progress)?;
+                if let Some((found, folder)) = found.clone().zip(folder.as_ref()) {
                     folder.keep_before(&Before { records_sha256: examples_sha256(examples), found })?;
                 }
                 found
@@ -90,34 +102,44 @@ impl Work<'_> {
             // A run that goes on stands elsewhere than at its beginning.
             (_, Some(Dataset { examples, .. })) => {
                 let of = examples_sha256(examples);
-                folder.before::<Before>()?.filter(|b| b.records_sha256 == of).map(|b| b.found)
+                let kept = folder.as_ref().map(|folder| folder.before::<Before>()).transpose()?.flatten();
+                kept.filter(|b| b.records_sha256 == of).map(|b| b.found)
             }
         };
         let clock = Instant::now();
-        let (every, told_all) = (request.save_every, request.log_private || method.is_open());
+        // Launchers give their processes a second to end. Releases are small enough to be saved at every step.
+        let short = ranks.size() > 1 && !matches!(method, Method::Dense(_));
+        let every = if short { 1 } else { request.save_every };
         progress.begin("steps", told.stop.into());
-        let mut keeper = Keeper { folder, progress, every, unsaved: 0, told_all, over: 0, clock };
+        let (folder_of, ranks) = (folder.as_deref_mut(), &**ranks);
+        let mut keeper = Keeper { folder: folder_of, ranks, progress, every, unsaved: 0, told_all, over: 0, clock };
         drive(&mut *run, &mut keeper)?;
         let unsaved = keeper.unsaved;
         progress.end();
         let seconds = clock.elapsed().as_secs_f64();
         // Whoever resumes after a kill from here on must know how much was released.
-        if unsaved > 0 {
+        if let Some(folder) = folder.as_ref().filter(|_| unsaved > 0) {
             run.save(&folder.saved())?;
         }
         let Finished { mut weights, record, backend } = run.finish()?;
+        let result = record.tuned_sha256().unwrap_or_default().to_owned();
+        agree(ranks, "result", &[("result, by its SHA-256,", result)])?;
         let mut after = None;
         if held_out.is_some() {
             let decoder = Decoder::new(backend, weights)?;
-            after = evaluate(&decoder, held_out, progress)?;
+            after = evaluate(ranks, &decoder, held_out, progress)?;
             weights = decoder.into_weights()?.0;
         }
+        let Some(folder) = folder else { return Ok(Value::Null) };
         // The statement first: no model lies anywhere without one.
         statement.tuned_sha256 = record.tuned_sha256().map(str::to_owned);
         write_statement(folder.path(), statement)?;
         fsio::write(&folder.path().join(record.file()), record.to_json()?.as_bytes())?;
         let mut options = base.save_options();
         options.dtype = Dtype::F32;
+        if method.adapter().is_some() {
+            options.metadata.push((BASE.into(), told.base_sha256.clone()));
+        }
         checkpoint::save(folder.path(), &weights, &options)?;
         // How long it took depends on the sizes of batches, which are as sensitive as what private logs show.
         let seconds = (request.log_private || !statement.is_private()).then_some(seconds);
@@ -154,7 +176,8 @@ fn epsilon(statement: &Statement, of: &str) -> Option<Value> {
 
 /// Logs, saves and stops.
 struct Keeper<'a> {
-    folder: &'a mut Folder,
+    folder: Option<&'a mut Folder>,
+    ranks: &'a dyn Ranks,
     progress: &'a dyn Progress,
     every: u32,
     unsaved: u32,
@@ -167,8 +190,10 @@ struct Keeper<'a> {
 
 impl<B: Backend> Watch<B> for Keeper<'_> {
     fn before(&mut self, run: &mut dyn Run<B>) -> Result<()> {
-        if self.progress.advance(0).is_err() {
-            run.save(&self.folder.saved())?;
+        if self.ranks.stop(self.progress.advance(0).is_err()) {
+            if let Some(folder) = &self.folder {
+                run.save(&folder.saved())?;
+            }
             let (done, all) = run.progress();
             return Err(Error::Interrupted(format!(
                 "stopped after {done} of {all} steps that compute something; they are saved, and `resume` continues"
@@ -190,13 +215,17 @@ impl<B: Backend> Watch<B> for Keeper<'_> {
             line["loss"] = json!(private.loss);
             line["seconds"] = json!(self.clock.elapsed().as_secs_f64());
         }
-        self.folder.log(&line)?;
+        if let Some(folder) = &mut self.folder {
+            folder.log(&line)?;
+        }
         // Whether to stop is asked before the next step.
         let _ = self.progress.advance(u64::from(step.step + 1 - self.over));
         self.over = step.step + 1;
         self.unsaved += 1;
         if self.unsaved >= self.every {
-            run.save(&self.folder.saved())?;
+            if let Some(folder) = &self.folder {
+                run.save(&folder.saved())?;
+            }
             self.unsaved = 0;
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Checkpoints in the Hugging Face layout: a folder with `config.json`, `model.safetensors` (or shards and their
 //! index) and a tokenizer, read into [`Weights`] and written back.
 
+pub mod adapter;
 mod open;
 pub mod safetensors;
 mod save;
@@ -96,6 +97,9 @@ pub fn read_config(path_or_name: &str) -> Result<Config> {
         return Preset::find(name).map(Preset::config).ok_or_else(unknown);
     }
     let folder = hub::locate(path_or_name, Need::Config)?;
+    if adapter::is_adapter(&folder) {
+        return adapter::full_config(&folder);
+    }
     Ok(config_of(&folder)?.0.config)
 }
 
@@ -116,7 +120,7 @@ fn config_of(folder: &Path) -> Result<(Parsed, String)> {
 
 /// Read the checkpoint in `folder`, widened to f32.
 pub fn load_folder(folder: &Path) -> Result<Checkpoint> {
-    let (mut loaded, mixed) = read(folder)?;
+    let (mut loaded, mixed) = read(Opened::folder(folder)?)?;
     if mixed {
         loaded.notes.push("the tensors are stored in different precisions; they are written back as f32".into());
     }
@@ -130,12 +134,16 @@ pub fn load_stored(path_or_name: &str) -> Result<Checkpoint<Stored>> {
 
 /// As [`load_stored`], of the checkpoint in `folder`.
 pub fn load_folder_stored(folder: &Path) -> Result<Checkpoint<Stored>> {
-    Ok(read(folder)?.0)
+    Ok(read(Opened::folder(folder)?)?.0)
+}
+
+/// As [`load_stored`], of an opened one.
+pub fn load_opened(opened: Opened) -> Result<Checkpoint<Stored>> {
+    Ok(read(opened)?.0)
 }
 
 /// The checkpoint, and whether its tensors are stored in different precisions.
-fn read<T: Scalars>(folder: &Path) -> Result<(Checkpoint<T>, bool)> {
-    let opened = Opened::folder(folder)?;
+fn read<T: Scalars>(opened: Opened) -> Result<(Checkpoint<T>, bool)> {
     let dtype = opened.dtype()?;
     let tensors = opened.layout.ids().map(|p| Ok(opened.tensor(p)?.into())).collect::<Result<_>>()?;
     let Opened { config, layout, notes, config_json, prefixed, folder, .. } = opened;

@@ -1,5 +1,6 @@
 //! A checkpoint's files, opened and checked before any tensor is read.
 
+use super::adapter;
 use super::safetensors::{Dtype, File, dtype_of, to_stored};
 use super::{INDEX, TensorHash, WEIGHTS, config_of};
 use crate::backend::Backend;
@@ -29,13 +30,16 @@ pub struct Opened {
     pub folder: PathBuf,
     /// Whether the file's names carry their family's prefix.
     pub prefixed: bool,
-    files: Vec<File>,
-    sources: Sources,
+    pub(super) files: Vec<File>,
+    pub(super) sources: Sources,
 }
 
 impl Opened {
-    /// Open the checkpoint in `folder`.
+    /// Open the checkpoint in `folder`; an adapter's folder, on the base model that it names.
     pub fn folder(folder: &Path) -> Result<Self> {
+        if adapter::is_adapter(folder) {
+            return Self::adapter(folder);
+        }
         let (Parsed { config, notes }, config_json) = config_of(folder)?;
         let files = open_weights(folder)?;
         let layout = Layout::new(&config);
@@ -171,13 +175,13 @@ pub(in crate::model) fn shards(index: &Path) -> Result<Vec<String>> {
 }
 
 /// Where a parameter lies: the file's index and the tensor's name there.
-struct Source {
-    file: usize,
-    name: String,
+pub(super) struct Source {
+    pub(super) file: usize,
+    pub(super) name: String,
 }
 
-struct Sources {
-    found: HashMap<String, Source>,
+pub(super) struct Sources {
+    pub(super) found: HashMap<String, Source>,
     /// A `lm_head.weight` although the config ties it: must equal the embedding.
     tied_head: Option<Source>,
     prefixed: bool,

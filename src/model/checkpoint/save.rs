@@ -1,5 +1,6 @@
 //! Writing a checkpoint: config, tokenizer, and the tensors, each as it lies in memory or in the precision asked for.
 
+use super::adapter;
 use super::safetensors::Dtype;
 use super::write::{self, Content, Entry, Tensor};
 use super::{CONFIG, TOKENIZER_FILES, WEIGHTS};
@@ -37,9 +38,12 @@ impl SaveOptions {
 }
 
 /// Write `weights` to the folder `dir` in the layout that transformers loads, every file whole or not at all and
-/// `model.safetensors` last; a folder that did not exist appears complete.
+/// `model.safetensors` last; a folder that did not exist appears complete. Of weights with an adapter, the adapter is written, as PEFT does.
 pub fn save(dir: &Path, weights: &Weights<impl Scalars>, options: &SaveOptions) -> Result<()> {
     let Weights { config, layout, tensors } = weights;
+    if let Some(adapter) = &config.adapter {
+        return adapter::save(dir, weights, adapter, options);
+    }
     let views: Vec<View> = tensors.iter().map(Scalars::view).collect();
     let dtype = |i: usize| match Dtype::of(views[i]) {
         Dtype::F32 => options.dtype,
@@ -69,12 +73,7 @@ fn save_by<'a>(
 ) -> Result<()> {
     let family = config.family;
     let (specs, content) = (layout.specs(), &content);
-    let entry = |i: usize| {
-        let spec = &specs[i];
-        let in_file = move || Ok(ordered(config, spec, content(i)?));
-        let name = family.file_name(&spec.name, options.prefixed);
-        Entry { name, shape: spec.shape.clone(), dtype: dtype(i), content: Box::new(in_file) }
-    };
+    let entry = |i: usize| entry(config, &specs[i], options.prefixed, dtype(i), move || content(i));
     let mut entries: Vec<Entry<'_>> = (0..specs.len()).map(entry).collect();
     if family.sorts_files() {
         entries.sort_by(|a, b| a.name.cmp(&b.name));
@@ -92,6 +91,19 @@ fn save_by<'a>(
         }
         write::write(&dir.join(WEIGHTS), &entries, &options.metadata, fsio::Access::Shared)
     })
+}
+
+/// The tensor of `spec` under its name in a file, its rows in the file's order.
+pub(super) fn entry<'a>(
+    config: &'a Config,
+    spec: &'a ParamSpec,
+    prefixed: bool,
+    dtype: Dtype,
+    content: impl Fn() -> Result<Content<'a>> + 'a,
+) -> Entry<'a> {
+    let in_file = move || Ok(ordered(config, spec, content()?));
+    let name = config.family.file_name(&spec.name, prefixed);
+    Entry { name, shape: spec.shape.clone(), dtype, content: Box::new(in_file) }
 }
 
 /// The tensor of `spec` with its rows as a file has them.

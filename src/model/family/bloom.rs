@@ -43,6 +43,7 @@ impl Family for Bloom {
             tied: keys.flag("tie_word_embeddings", true)?,
             init_std: keys.init_std()?,
             eos: keys.eos(Some(2), vocab, notes)?,
+            adapter: None,
             ..shape(layers, heads, width)
         })
     }
@@ -126,5 +127,6 @@ pub fn shape(layers: usize, heads: usize, width: usize) -> Config {
         init_std: 0.02,
         init_narrow: false,
         eos: Some(2),
+        adapter: None,
     }
 }

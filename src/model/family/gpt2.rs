@@ -60,6 +60,7 @@ impl Family for Gpt2 {
             scale_by_layer: keys.flag("scale_attn_by_inverse_layer_idx", false)?,
             init_std,
             eos: keys.eos(Some(50256), vocab, notes)?,
+            adapter: None,
             ..shape(layers, heads, width)
         })
     }
@@ -155,6 +156,7 @@ pub fn shape(layers: usize, heads: usize, width: usize) -> Config {
         init_std: 0.02,
         init_narrow: true,
         eos: Some(50256),
+        adapter: None,
     }
 }
 

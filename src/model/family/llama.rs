@@ -150,6 +150,7 @@ pub fn shape(family: FamilyRef, [vocab, width, layers, heads, kv_heads]: [usize;
         init_std: 0.02,
         init_narrow: false,
         eos: Some(2),
+        adapter: None,
     }
 }
 

@@ -18,7 +18,7 @@ mod rope;
 pub use preset::Preset;
 
 use super::config::Config;
-use super::layout::{Module, ParamSpec};
+use super::layout::{Module, ParamSpec, Side};
 use crate::error::{Error, Result};
 use keys::Keys;
 use serde_json::{Map, Value};
@@ -121,6 +121,10 @@ impl FamilyRef {
 
     /// The order of a parameter's rows in memory, by their numbers in the file, where it is not the file's.
     pub fn row_order(self, config: &Config, spec: &ParamSpec) -> Option<Vec<usize>> {
+        // The rows of an adapter's B are outputs, as a weight's are; those of its A are not.
+        if spec.adapter == Some(Side::A) {
+            return None;
+        }
         self.0.row_order(config, spec)
     }
 

@@ -105,6 +105,7 @@ impl Preset {
                     position: turns(10_000.0, 96, scaling),
                     window: Some(Window { size: 262_144, first_layer: 0 }),
                     eos: Some(32000),
+                    adapter: None,
                     ..llama::shape(FamilyRef(&phi3::Phi3), [32064, 3072, 32, 32, 32])
                 })
             }

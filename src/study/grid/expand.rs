@@ -4,7 +4,8 @@ use super::{Grid, Kind};
 use crate::method::ferret::Payload;
 use crate::optim::{Route, Schedule, Silent};
 use crate::rng::Direction;
-use crate::study::spec::{Counted, Goal, Part, Reading, Release, Spec};
+use crate::study::spec::{Counted, Goal, Part, Reading, Release, Sketches, Spec};
+use crate::study::subset::Subset;
 use std::collections::HashMap;
 
 /// What stays the same in all runs of a study.
@@ -31,6 +32,8 @@ pub struct Row {
     pub batch: u64,
     /// Passes.
     pub epochs: u32,
+    /// What of the model is tuned.
+    pub subset: Subset,
     /// See [`Spec::steps_of`].
     pub steps_of: Option<Reading>,
     /// The middle of the learning rates that are tried.
@@ -38,16 +41,23 @@ pub struct Row {
 }
 
 /// FERRET at equal nats: the method of the grid, how its bits are counted, and what tables say of it.
-const COUNTED: [(&str, Counted, &str); 3] = [
+pub(super) const COUNTED: [(&str, Counted, &str); 3] = [
     ("ferret-paper", Counted::Paper, "paper's count"),
     ("ferret-exact", Counted::Exact, "exact"),
     ("ferret-flipped", Counted::Flipped, "exact, flipped"),
 ];
 
-/// Neighbouring learning rates differ by this factor.
-pub const FACTOR: f64 = 3.0;
+/// The factor between neighbouring ones of n learning rates: five cover about as much as three, more finely.
+fn factor(n: u32) -> f64 {
+    if n < 5 { 3.0 } else { 2.0 }
+}
 
 impl Row {
+    /// A row that tunes all weights for as many steps as its passes have.
+    pub(super) fn new(name: impl Into<String>, method: Goal, batch: u64, epochs: u32, centre: f64) -> Self {
+        Self { name: name.into(), method, batch, epochs, subset: Subset::default(), steps_of: None, centre }
+    }
+
     /// Rows of the same key have one learning rate.
     pub fn key(&self, cells: bool) -> String {
         let budget = self.budget().map_or("no budget".into(), |budget| format!("budget {budget}"));
@@ -61,7 +71,7 @@ impl Row {
             Goal::Ferret(reading) => reading.variant == method,
             Goal::Within { counted, .. } => COUNTED.iter().any(|c| c.0 == method && c.1 == *counted),
             Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. } => method == "dpsgd",
-            Goal::FerretK(_) => method == "ferret-k",
+            Goal::FerretK(_) | Goal::FerretKWithin { .. } => method == "ferret-k",
             Goal::Nonprivate => method == "nonprivate",
         }
     }
@@ -74,35 +84,30 @@ impl Row {
             },
             Goal::FerretK(sketches) => Some(sketches.eps),
             Goal::Dpsgd { eps } => Some(*eps),
-            Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } => Some(*nats),
+            Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } | Goal::FerretKWithin { nats } => Some(*nats),
             _ => self.steps_of.as_ref().map(|reading| reading.nats),
         }
     }
 
     /// The `n` learning rates that are tried.
     pub fn rates(&self, n: u32) -> Vec<f64> {
-        // The middle is exact: FACTOR to the power 0 is 1.
-        (0..n as i32).map(|i| self.centre * FACTOR.powi(i - (n as i32 - 1) / 2)).collect()
+        // The middle is exact: the power 0 is 1.
+        (0..n as i32).map(|i| self.centre * factor(n).powi(i - (n as i32 - 1) / 2)).collect()
     }
 }
 
 impl Grid {
     /// All rows in all cells, in the order of tables.
     pub fn rows(&self) -> Vec<Row> {
-        let mut rows = vec![Row {
-            name: "base model".into(),
-            method: Goal::Base,
-            batch: 1,
-            epochs: self.epochs[0],
-            steps_of: None,
-            centre: 0.0,
-        }];
+        let mut rows = vec![Row::new("base model", Goal::Base, 1, self.epochs[0], 0.0)];
         match self.kind {
             Kind::Paper => self.paper(&mut rows),
             Kind::Readings => self.readings(&mut rows),
             Kind::TrueDp => self.true_dp(&mut rows),
             Kind::EqualNats => self.equal_nats(&mut rows),
             Kind::FerretK => rows.extend(self.sketched()),
+            Kind::Tune => rows.extend(self.subsets()),
+            Kind::Real => rows.extend(self.real()),
         }
         rows
     }
@@ -126,7 +131,7 @@ impl Grid {
                             }
                             _ => continue,
                         };
-                        rows.push(Row { name: name + &at, method, batch, epochs, steps_of: None, centre });
+                        rows.push(Row::new(name + &at, method, batch, epochs, centre));
                     }
                 }
             }
@@ -141,7 +146,7 @@ impl Grid {
                         };
                         let name = format!("{name}, steps of {}{at}", like.to_uppercase());
                         let steps_of = Some(Reading::paper(like, budget));
-                        rows.push(Row { name, method, batch, epochs, steps_of, centre });
+                        rows.push(Row { steps_of, ..Row::new(name, method, batch, epochs, centre) });
                     }
                 }
             }
@@ -170,8 +175,7 @@ impl Grid {
                                     Reading { route, silent, direction, payload, ..Reading::paper(variant, nats) };
                                 let centre = centre(&reading, batch);
                                 let name = format!("{}, {sends}, {update}, B = {batch}", variant.to_uppercase());
-                                let method = Goal::Ferret(reading);
-                                rows.push(Row { name, method, batch, epochs, steps_of: None, centre });
+                                rows.push(Row::new(name, Goal::Ferret(reading), batch, epochs, centre));
                             }
                         }
                     }
@@ -194,7 +198,10 @@ impl Grid {
                     let name = format!("DPSGD, B = {batch}");
                     // Noise on a batch of one is as large as the gradient: a smaller step.
                     let centre = 3e-3 * (batch as f64 / 50.0).sqrt().clamp(0.05, 2.0);
-                    rows.push(Row { name, method: Goal::Dpsgd { eps }, batch, epochs, steps_of: None, centre });
+                    rows.push(Row::new(name, Goal::Dpsgd { eps }, batch, epochs, centre));
+                    let sketches = Goal::FerretK(Sketches::usual(eps, None));
+                    let rate = self.signs_rate(1024, batch, epochs) * (batch as f64 / 50.0).sqrt().clamp(0.1, 1.0);
+                    rows.push(Row::new(format!("FERRET-k, B = {batch}"), sketches, batch, epochs, rate));
                 }
             }
         }
@@ -208,7 +215,7 @@ impl Grid {
                 for &batch in &self.batches {
                     let counted = COUNTED.iter().find(|c| c.0 == method);
                     let mut row = |name: String, method, centre| {
-                        rows.push(Row { name, method, batch, epochs, steps_of: None, centre });
+                        rows.push(Row::new(name, method, batch, epochs, centre));
                     };
                     match (method.as_str(), counted) {
                         (_, Some(&(_, counted, how))) => {
@@ -221,6 +228,12 @@ impl Grid {
                         ("dpsgd", _) => {
                             for &nats in &self.budgets {
                                 row(format!("DPSGD, B = {batch}"), Goal::DpsgdWithin { nats }, 3e-3);
+                            }
+                        }
+                        ("ferret-k", _) => {
+                            for &nats in &self.budgets {
+                                let centre = self.signs_rate(1024, batch, epochs);
+                                row(format!("FERRET-k, B = {batch}"), Goal::FerretKWithin { nats }, centre);
                             }
                         }
                         _ => row(format!("non-private, B = {batch}"), Goal::Nonprivate, 1e-3),
@@ -241,10 +254,10 @@ impl Grid {
         let centre = centre(&reading, batch) / nats.sqrt();
         let unit = if nats == 1.0 { "nat" } else { "nats" };
         let name = format!("{}-{how}, {nats} {unit}, B = {batch}", variant.to_uppercase());
-        Row { name, method: Goal::Ferret(reading), batch, epochs, steps_of: None, centre }
+        Row::new(name, Goal::Ferret(reading), batch, epochs, centre)
     }
 
-    /// The rows that are tuned, one a key: the cell nearest the middle of budgets and lengths stands for the others.
+    /// The rows that are tuned, one a key: of a real model's grid the first cell, else the cell nearest the middle of budgets and lengths stands for the others.
     pub fn tuned_rows(&self) -> Vec<Row> {
         let mut keys: Vec<(String, Vec<Row>)> = Vec::new();
         for row in self.rows().into_iter().filter(|r| r.method != Goal::Base) {
@@ -255,6 +268,10 @@ impl Grid {
             }
         }
         let middle = |mut rows: Vec<Row>| {
+            // A real model's time is short: its shortest runs stand for the longer ones, and stay when those are left out.
+            if self.kind == Kind::Real {
+                return rows.swap_remove(0);
+            }
             rows.sort_by(|a, b| a.budget().unwrap_or(0.0).total_cmp(&b.budget().unwrap_or(0.0)));
             rows.sort_by_key(|r| r.epochs);
             let epochs = rows[rows.len() / 2].epochs;
@@ -276,7 +293,9 @@ impl Grid {
             delta: self.delta,
             batch: row.batch,
             epochs: row.epochs,
+            subset: row.subset.clone(),
             steps_of: row.steps_of.clone(),
+            asked: self.asked,
             learning_rate,
             schedule: Schedule::Constant,
             seed,
@@ -308,7 +327,7 @@ impl Grid {
 }
 
 /// The middle of the learning rates for a reading: found by trials on the tuning split of the embedded world.
-fn centre(reading: &Reading, batch: u64) -> f64 {
+pub(super) fn centre(reading: &Reading, batch: u64) -> f64 {
     let small_groups = reading.variant == "ferret-max";
     // Fewer bits can each be allowed a larger step, down to where a batch's sign is mostly noise.
     let few = (batch as f64).powf(0.35).min(4.0);
@@ -322,7 +341,7 @@ fn centre(reading: &Reading, batch: u64) -> f64 {
 }
 
 /// The middle of the learning rates for FERRET within a budget in nats, found in the same way: flipped bits are many and say little each.
-fn within(counted: Counted, nats: f64, batch: u64) -> f64 {
+pub(super) fn within(counted: Counted, nats: f64, batch: u64) -> f64 {
     let more = nats.sqrt().clamp(0.5, 2.0);
     match counted {
         Counted::Paper | Counted::Exact => 1e-3 / 3.0 * (batch as f64).powf(0.63).min(12.0) / more,

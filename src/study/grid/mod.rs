@@ -1,17 +1,24 @@
 //! A study: a grid of runs, read from a name or a TOML file, run once each, shown as tables and verdicts.
 
 mod expand;
+mod place;
+mod real;
 pub mod report;
 mod run;
 pub mod sheet;
 mod sketches;
+mod spread;
+mod subsets;
 
 pub use expand::{Row, Tuned};
-pub use run::{Finished, Progress, Runner, Spread, Store};
+pub use run::{Finished, Progress, Runner, Store};
+pub use spread::Spread;
 
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::rng::sketch::MOST_BUCKETS;
+use crate::study::real::Asked;
+use crate::study::subset::Subset;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -29,16 +36,22 @@ pub enum Kind {
     EqualNats,
     /// FERRET-k by bits a step and by eps, against DPSGD.
     FerretK,
+    /// What of the model is tuned: all of it, adapters, a few tensors.
+    Tune,
+    /// All methods on a model and records of the user's, with answers and planted secrets.
+    Real,
 }
 
 impl Kind {
     /// Every kind, by the name of its grid.
-    pub const NAMED: [(&'static str, Self); 5] = [
+    pub const NAMED: [(&'static str, Self); 7] = [
         ("paper", Self::Paper),
         ("readings", Self::Readings),
         ("true-dp", Self::TrueDp),
         ("equal-nats", Self::EqualNats),
         ("ferret-k", Self::FerretK),
+        ("tune", Self::Tune),
+        ("real", Self::Real),
     ];
 
     /// Its grid's name.
@@ -51,8 +64,15 @@ impl Kind {
         match self {
             Self::Paper => [&FERRETS[..], &["dpsgd", "nonprivate"]].concat(),
             Self::Readings | Self::TrueDp => FERRETS.to_vec(),
-            Self::EqualNats => vec!["ferret-paper", "ferret-exact", "ferret-flipped", "dpsgd", "nonprivate"],
+            Self::EqualNats => {
+                vec!["ferret-paper", "ferret-exact", "ferret-flipped", "ferret-k", "dpsgd", "nonprivate"]
+            }
             Self::FerretK => vec!["ferret-k", "dpsgd"],
+            Self::Real => {
+                [&FERRETS[..], &["ferret-paper", "ferret-exact", "ferret-flipped", "ferret-k", "dpsgd", "nonprivate"]]
+                    .concat()
+            }
+            Self::Tune => [&FERRETS[..], &["ferret-k", "dpsgd", "nonprivate"]].concat(),
         }
     }
 }
@@ -66,10 +86,12 @@ pub struct Grid {
     pub methods: Vec<String>,
     /// Paper: FERRET's budgets in nats and DPSGD's eps, and inf for non-private training. Readings, equal-nats: nats. True-dp: eps.
     pub budgets: Vec<f64>,
-    /// True-dp: the nats of mutual information that decide how many bits FERRET releases. More bits need more flips.
+    /// True-dp: the nats of mutual information that decide how many bits FERRET releases. More bits need more flips. Real: FERRET's budgets.
     pub nats: Vec<f64>,
     /// Ferret-k: bits a step, at eps 1 or the first budget.
     pub bits: Vec<u32>,
+    /// Tune and real: what of the model is tuned, a row each.
+    pub tune: Vec<Subset>,
     /// Passes over the members.
     pub epochs: Vec<u32>,
     /// Expected batch sizes.
@@ -88,6 +110,16 @@ pub struct Grid {
     pub tune_cells: bool,
     /// Show DPSGD and non-private training also with as many steps as FERRET computes. Paper's grid only.
     pub matched: bool,
+    /// Real: parameters of the model, which the middle of the learning rates goes by; 0: as small as the embedded one.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub parameters: u64,
+    /// Real: what is asked of the models beside losses.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// A grid's file: what it leaves out is as in the named grid.
@@ -99,6 +131,7 @@ struct File {
     budgets: Option<Vec<f64>>,
     nats: Option<Vec<f64>>,
     bits: Option<Vec<u32>>,
+    tune: Option<Vec<Subset>>,
     epochs: Option<Vec<u32>>,
     batches: Option<Vec<u64>>,
     seeds: Option<u64>,
@@ -108,6 +141,8 @@ struct File {
     learning_rates: Option<u32>,
     tune_cells: Option<bool>,
     matched: Option<bool>,
+    parameters: Option<u64>,
+    asked: Option<Asked>,
 }
 
 /// Methods that a grid may name.
@@ -123,6 +158,7 @@ impl Grid {
             budgets: vec![0.1, 0.5, 1.0, 2.0, f64::INFINITY],
             nats: vec![1.0],
             bits: Vec::new(),
+            tune: vec![Subset::default()],
             epochs: vec![1, 3, 5],
             batches: vec![50],
             seeds: 3,
@@ -132,6 +168,8 @@ impl Grid {
             learning_rates: 3,
             tune_cells: false,
             matched: true,
+            parameters: 0,
+            asked: None,
         };
         match kind {
             Kind::Paper => paper,
@@ -163,10 +201,33 @@ impl Grid {
             Kind::FerretK => Self {
                 methods: words(&["ferret-k", "dpsgd"]),
                 budgets: vec![0.1, 0.5, 1.0, 2.0, 8.0],
-                bits: vec![1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536],
+                bits: vec![1, 4, 16, 64, 256, 1024, 4096, 65_536],
                 epochs: vec![3],
+                batches: vec![100],
                 learning_rates: 5,
                 tune_cells: true,
+                matched: false,
+                ..paper
+            },
+            Kind::Real => Self {
+                methods: words(&["nonprivate", "dpsgd", "ferret-2", "ferret-flipped", "ferret-k"]),
+                budgets: vec![8.0, 1.0],
+                nats: vec![0.5],
+                tune: ["all", "lora:8"].map(|text| Subset::parse(text).expect("a subset")).to_vec(),
+                epochs: vec![1, 3],
+                batches: vec![32],
+                candidates: 2000,
+                audited: 200,
+                matched: false,
+                asked: Some(Asked::default()),
+                ..paper
+            },
+            Kind::Tune => Self {
+                methods: words(&["ferret-2", "ferret-k", "dpsgd"]),
+                budgets: vec![1.0],
+                tune: subsets::usual(),
+                epochs: vec![3],
+                learning_rates: 5,
                 matched: false,
                 ..paper
             },
@@ -205,6 +266,7 @@ impl Grid {
             budgets,
             nats,
             bits,
+            tune,
             epochs,
             batches,
             seeds,
@@ -213,8 +275,10 @@ impl Grid {
             delta,
             learning_rates,
             tune_cells,
-            matched
+            matched,
+            parameters
         );
+        grid.asked = file.asked.or(grid.asked);
         grid.check()?;
         Ok(grid)
     }
@@ -230,6 +294,7 @@ impl Grid {
             ("methods", self.methods.is_empty()),
             ("budgets", self.budgets.is_empty()),
             ("epochs", self.epochs.is_empty()),
+            ("tune", self.tune.is_empty()),
             ("batches", self.batches.is_empty()),
         ];
         if let Some((name, _)) = lists.iter().find(|l| l.1) {
@@ -250,6 +315,15 @@ impl Grid {
             return Err(
                 "budgets: inf belongs to the paper's grid, where non-private training stands beside the others".into(),
             );
+        }
+        if !matches!(self.kind, Kind::Tune | Kind::Real) && self.tune != [Subset::default()] {
+            return Err("tune: only the grids tune and real compare what is tuned: leave it out".into());
+        }
+        if self.asked.is_some() != (self.kind == Kind::Real) {
+            return Err("asked: questions and secrets belong to the grid real: leave them out".into());
+        }
+        if let Some(longest) = self.asked.map(|a| a.longest).filter(|n| *n < 2) {
+            return Err(format!("longest is {longest}: a record needs at least 2 tokens"));
         }
         if self.epochs.contains(&0) || self.batches.contains(&0) {
             return Err("epochs and batches count from 1, found 0".into());
@@ -284,6 +358,7 @@ impl Grid {
             ("budgets", repeated(&self.budgets)),
             ("nats", repeated(&self.nats)),
             ("bits", repeated(&self.bits)),
+            ("tune", repeated(&self.tune)),
             ("epochs", repeated(&self.epochs)),
             ("batches", repeated(&self.batches)),
         ];

@@ -5,15 +5,18 @@ mod nats;
 mod page;
 mod paper;
 mod readings;
+mod real;
 mod sketches;
+mod subsets;
 
-use super::run::{Finished, Spread, choose};
+use super::run::{Finished, choose};
 use super::sheet::Sheet;
-use super::{Grid, Kind, Row};
+use super::{Grid, Kind, Row, Spread};
 use crate::audit::columns::{WIDTH, wrap};
 use crate::audit::report::quote;
 use crate::error::Result;
 use crate::fsio;
+use crate::privacy::guarantee::Guarantee;
 use crate::study::arm::Outcome;
 use crate::study::paper::Cell as PaperCell;
 use crate::study::spec::{Goal, Spec};
@@ -118,6 +121,24 @@ impl Group<'_> {
     fn show(&self, of: impl Fn(&Outcome) -> f64, digits: usize) -> String {
         show(self.spread(of), self.diverged(), digits)
     }
+
+    /// The eps of the first run's (eps, delta), for a reader.
+    fn eps_spent(&self) -> String {
+        let eps = self.outcomes().next().and_then(|o| {
+            o.guarantees.iter().find_map(|g| match g {
+                Guarantee::EpsDelta { eps, .. } => Some(format!("{eps:.3}")),
+                _ => None,
+            })
+        });
+        eps.unwrap_or_else(|| "none".into())
+    }
+
+    /// How far its test losses are above those of `other`, seed by seed.
+    fn losses_above(&self, other: &Group) -> Vec<f64> {
+        let same_seed = |own: &&Finished| other.runs.iter().find(|r| r.spec.seed == own.spec.seed);
+        let loss = |run: &Finished| Some(run.outcome.as_ref().ok()?.test_loss);
+        self.runs.iter().filter_map(|own| Some(loss(own)? - loss(same_seed(own)?)?)).collect()
+    }
 }
 
 /// `mean ± SD [min, max]`; the mean alone for one run.
@@ -191,6 +212,8 @@ pub fn report(grid: &Grid, results: &[Finished], chosen: &HashMap<String, (f64, 
         Kind::TrueDp => dp::tables(grid, &groups, chosen),
         Kind::EqualNats => nats::tables(grid, &groups, chosen),
         Kind::FerretK => sketches::tables(grid, &groups),
+        Kind::Tune => subsets::tables(grid, &groups),
+        Kind::Real => real::tables(grid, &groups, chosen),
     };
     sheets.extend(rates(grid, chosen));
     Report { sheets, verdicts, findings, figures }
@@ -264,7 +287,7 @@ impl Report {
             let spec = &r.spec;
             let mut out = json!({
                 "file": format!("runs/{}.json", spec.hash()), "row": spec.row, "epochs": spec.epochs, "batch": spec.batch,
-                "budget": number(spec.column()), "unit": spec.budget().1, "seed": spec.seed, "learning_rate": spec.learning_rate,
+                "tune": spec.subset, "budget": number(spec.column()), "unit": spec.budget().1, "seed": spec.seed, "learning_rate": spec.learning_rate,
             });
             match &r.outcome {
                 Ok(o) => {
@@ -274,9 +297,15 @@ impl Report {
                     out["train_perplexity"] = json!(o.train_loss.exp());
                     out["bits"] = json!(o.bits);
                     out["update_bits"] = json!(o.update_bits);
+                    out["tuned"] = json!(o.tuned);
                     out["record_gradients"] = json!(o.sample_gradients);
                     out["steps_computed"] = json!(o.steps.0);
                     out["guarantees"] = json!(o.guarantees);
+                    if let Some(probed) = &o.probed {
+                        out["answers"] = json!(probed.answers);
+                        out["secrets"] = json!(probed.secrets);
+                        out["peak_bytes"] = json!(o.peak_bytes);
+                    }
                 }
                 Err(why) => out["diverged"] = json!(why),
             }
@@ -291,7 +320,8 @@ impl Report {
         })
     }
 
-    /// Write tables.txt, tables.csv, tables.tex, study.json and index.html to `dir`.
+    /// Write tables.txt, tables.csv, tables.tex, study.json and index.html to `dir`; of a real model also the figure of perplexity against bytes
+    /// released, a file a length.
     pub fn write(&self, dir: &Path, grid: &Grid, results: &[Finished], command: &str) -> Result<()> {
         let json = serde_json::to_string_pretty(&self.json(grid, results)).expect("plain values") + "\n";
         let html = crate::study::html::render(&page(self, grid, results, command));
@@ -302,7 +332,10 @@ impl Report {
             ("study.json", json),
             ("index.html", html),
         ];
-        for (name, text) in files {
+        let pictures = if grid.kind == Kind::Real { real::pictures(grid, &groups(results)) } else { Vec::new() };
+        let pictures = grid.epochs.iter().zip(pictures).map(|(epochs, svg)| (format!("released-{epochs}.svg"), svg));
+        let files = files.map(|(name, text)| (name.to_owned(), text));
+        for (name, text) in files.into_iter().chain(pictures) {
             fsio::write(&dir.join(name), text.as_bytes())?;
         }
         Ok(())

@@ -1,11 +1,15 @@
 //! Runs, several at a time, each stored whole under its hash: what is there is never run again.
 
-use crate::audit::stats::mean_variance;
+use super::place::{Place, Where};
+use crate::backend::Cpu;
 use crate::error::{Error, Result};
+use crate::eval;
 use crate::fsio;
+use crate::model::Decoder;
 use crate::rng::Secret;
-use crate::study::arm::{Measure, Outcome, Reference};
+use crate::study::arm::Outcome;
 use crate::study::outcome::Stored;
+use crate::study::real::Source;
 use crate::study::spec::{Part, Spec};
 use crate::study::world::World;
 use serde::{Deserialize, Serialize};
@@ -13,11 +17,11 @@ use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// Held-out records on the loss curves.
-const ON_CURVE: usize = 100;
+/// Held-out records that are timed for an estimate.
+const TIMED: usize = 24;
 
 /// A run that is over.
 pub struct Finished {
@@ -112,24 +116,17 @@ pub struct Runner<'a> {
     pub model: String,
     /// A file of records; none: embedded ones.
     pub data: Option<PathBuf>,
-    /// Candidates of every world.
-    pub candidates: usize,
     /// Runs at a time.
     pub jobs: usize,
     /// Threads of each.
     pub threads: usize,
     /// Whether to stop, asked between steps.
     pub stop: &'a (dyn Fn() -> bool + Sync),
-    worlds: Mutex<HashMap<(u64, bool), Arc<Place>>>,
+    worlds: Mutex<HashMap<Where, Arc<Place>>>,
+    source: Mutex<Option<(usize, Arc<Source>)>>,
     paces: Mutex<HashMap<String, f64>>,
-}
-
-/// A world with the base model's losses on it.
-struct Place {
-    world: World,
-    reference: Reference,
-    /// Seconds that measuring a model takes.
-    measuring: f64,
+    /// Seconds that a row of a batch takes without backward.
+    row: OnceLock<f64>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -142,7 +139,6 @@ impl<'a> Runner<'a> {
     pub fn new(
         model: &str,
         data: Option<&Path>,
-        candidates: usize,
         (jobs, threads): (usize, usize),
         stop: &'a (dyn Fn() -> bool + Sync),
     ) -> Self {
@@ -150,12 +146,13 @@ impl<'a> Runner<'a> {
         Self {
             model: model.to_owned(),
             data: data.map(Path::to_owned),
-            candidates,
             jobs: jobs.max(1),
             threads,
             stop,
             worlds: Mutex::default(),
+            source: Mutex::default(),
             paces: Mutex::default(),
+            row: OnceLock::new(),
         }
     }
 
@@ -167,27 +164,44 @@ impl<'a> Runner<'a> {
     }
 
     fn place(&self, spec: &Spec) -> Result<Arc<Place>> {
-        let key = (spec.seed, spec.part == Part::Tuning);
+        let key = (spec.seed, spec.part == Part::Tuning, spec.candidates, spec.audited, spec.asked);
         // Held while a world is made: two jobs must not make it twice.
         let mut worlds = lock(&self.worlds);
         if let Some(place) = worlds.get(&key) {
             return Ok(place.clone());
         }
-        let mut world = World::load(&self.model, self.data.as_deref(), spec.seed, self.candidates)?;
+        let (mut world, mut probe) = match spec.asked {
+            None => (World::load(&self.model, self.data.as_deref(), spec.seed, spec.candidates)?, None),
+            Some(asked) => {
+                let source = self.source(asked.longest)?;
+                let world = source.world(spec.seed, spec.candidates, asked)?;
+                let probe = source.probe(&world, spec.seed, asked)?;
+                (world, probe)
+            }
+        };
         if spec.part == Part::Tuning {
-            world = world.for_tuning()?;
+            (world, probe) = (world.for_tuning()?, None);
         }
-        if world.members.is_empty() || world.nonmembers.is_empty() {
+        if world.own_members().is_empty() || world.nonmembers.is_empty() {
             return Err(Error::usage("the coins left no member or no non-member: give more candidates"));
         }
-        let clock = Instant::now();
-        let reference =
-            Measure { world: &world, audited: spec.audited, on_curve: ON_CURVE, every_step: false, prompts: &[] }
-                .reference()?;
-        let measuring = clock.elapsed().as_secs_f64();
-        let place = Arc::new(Place { world, reference, measuring });
+        let place = Arc::new(Place::new(world, probe));
         worlds.insert(key, place.clone());
         Ok(place)
+    }
+
+    /// Model and records of a real study, read once.
+    fn source(&self, longest: usize) -> Result<Arc<Source>> {
+        let mut source = lock(&self.source);
+        if let Some((_, found)) = source.as_ref().filter(|s| s.0 == longest) {
+            return Ok(found.clone());
+        }
+        let Some(data) = &self.data else {
+            return Err(Error::usage("a study of a real model needs records: name the file in `data`"));
+        };
+        let found = Arc::new(Source::open(&self.model, data, longest)?);
+        *source = Some((longest, found.clone()));
+        Ok(found)
     }
 
     /// SHA-256 of the base model's tensors.
@@ -207,6 +221,7 @@ impl<'a> Runner<'a> {
             return Err(stopped());
         }
         let place = self.place(spec)?;
+        let row = self.row(&place)?;
         let key = spec.kind();
         let known = lock(&self.paces).get(&key).copied();
         let arm = spec.sketch(&place.world)?;
@@ -218,9 +233,20 @@ impl<'a> Runner<'a> {
                 pace
             }
         };
-        // The curve's points are measured on a part of the records.
-        let curve = 9.0 * ON_CURVE as f64 / (2 * spec.audited.max(1)) as f64;
-        Ok(pace * arm.computed_steps() as f64 + place.measuring * (1.0 + curve.min(9.0)))
+        Ok(pace * arm.computed_steps() as f64 + row * place.rows(spec) as f64)
+    }
+
+    /// Seconds a row that the base model takes on a few records.
+    fn row(&self, place: &Place) -> Result<f64> {
+        if let Some(row) = self.row.get() {
+            return Ok(*row);
+        }
+        let some = &place.world.nonmembers[..place.world.nonmembers.len().min(TIMED)];
+        let decoder = Decoder::new(Cpu::<f32>::new(), place.world.base.weights.clone())?;
+        let clock = Instant::now();
+        eval::losses(&decoder, some, |_| ())?;
+        let rows: usize = some.iter().map(|e| e.ids.len()).sum();
+        Ok(*self.row.get_or_init(|| clock.elapsed().as_secs_f64() / rows.max(1) as f64))
     }
 
     /// Run what `store` does not have yet, and give all. `costs` weighs the runs for `tell`.
@@ -293,9 +319,9 @@ impl<'a> Runner<'a> {
             }
             None => Secret::from_system()?,
         };
-        let measure =
-            Measure { world: &place.world, audited: spec.audited, on_curve: ON_CURVE, every_step: false, prompts: &[] };
-        let outcome = match arm.run(&measure, &place.reference, &secret, tell) {
+        let measure = place.measure(spec, self.jobs == 1);
+        let reference = place.reference(&measure)?;
+        let outcome = match arm.run(&measure, reference, &secret, tell) {
             // Weights that overflow are a result of their learning rate.
             Err(Error::Diverged(why)) => Err(why),
             other => Ok(other?),
@@ -320,32 +346,4 @@ pub fn choose(finished: &[Finished], key: impl Fn(&Spec) -> String) -> HashMap<S
         }
     }
     best
-}
-
-/// Mean, least, largest and standard deviation over seeds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
-    /// Mean.
-    pub mean: f64,
-    /// Least.
-    pub min: f64,
-    /// Largest.
-    pub max: f64,
-    /// Standard deviation with n - 1; 0 for one value.
-    pub sd: f64,
-    /// How many values.
-    pub n: usize,
-}
-
-impl Spread {
-    /// Of these values; none where there is none.
-    pub fn of(values: &[f64]) -> Option<Self> {
-        if values.is_empty() {
-            return None;
-        }
-        let (mean, variance) = mean_variance(values);
-        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Some(Self { mean, min, max, sd: variance.sqrt(), n: values.len() })
-    }
 }

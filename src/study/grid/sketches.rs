@@ -2,6 +2,7 @@
 
 use super::{Grid, Row};
 use crate::method::ferret_k::Release;
+use crate::method::rates;
 use crate::optim::Route;
 use crate::study::spec::{Goal, Sketches};
 
@@ -14,18 +15,26 @@ impl Grid {
         if self.budgets.contains(&1.0) { 1.0 } else { self.budgets[0] }
     }
 
+    /// The middle of the learning rates for k signs a step.
+    pub(super) fn signs_rate(&self, k: u32, batch: u64, epochs: u32) -> f64 {
+        let members = (self.candidates as u64 / 2).max(1);
+        rates::signs(k, f64::from(epochs) * members.div_ceil(batch) as f64)
+    }
+
     pub(super) fn sketched(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         let several = self.batches.len() > 1;
         for &epochs in &self.epochs {
             for &batch in &self.batches {
+                let adamw = 3e-3 * (batch as f64 / 50.0).sqrt();
+                let rate = |k| self.signs_rate(k, batch, epochs);
                 let at = if several { format!(", B = {batch}") } else { String::new() };
                 for &eps in &self.budgets {
                     let mut add = |name: String, method, centre| {
-                        rows.push(Row { name: name + &at, method, batch, epochs, steps_of: None, centre });
+                        rows.push(Row::new(name + &at, method, batch, epochs, centre));
                     };
                     if self.methods.iter().any(|m| m == "dpsgd") {
-                        add("DPSGD".into(), Goal::Dpsgd { eps }, 3e-3);
+                        add("DPSGD".into(), Goal::Dpsgd { eps }, adamw);
                     }
                     if self.methods.iter().all(|m| m != "ferret-k") {
                         continue;
@@ -40,16 +49,11 @@ impl Grid {
                     }
                     let scalars = Sketches { release: Release::Scalar, ..usual.clone() };
                     add(format!("FERRET-k, {USUAL}, scalars"), Goal::FerretK(scalars), rate(1024));
-                    let adamw = Sketches { route: Route::Adamw, momentum: 0.0, ..usual };
-                    add(format!("FERRET-k, {USUAL}, AdamW"), Goal::FerretK(adamw), 3e-3);
+                    let by_adamw = Sketches { route: Route::Adamw, momentum: 0.0, ..usual };
+                    add(format!("FERRET-k, {USUAL}, AdamW"), Goal::FerretK(by_adamw), adamw);
                 }
             }
         }
         rows
     }
-}
-
-/// The middle of the learning rates for k bits a step: found by trials on the tuning split of the embedded world.
-fn rate(k: u32) -> f64 {
-    0.5 * (f64::from(k) / 1024.0).powf(0.25).clamp(0.2, 1.0)
 }

@@ -1,7 +1,6 @@
 //! FERRET with a true (eps, delta) against DPSGD at the same (eps, delta).
 
 use super::{Group, is_base};
-use crate::privacy::guarantee::Guarantee;
 use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
 use crate::study::grid::{Grid, Row, sheet::Sheet};
@@ -24,12 +23,6 @@ pub(super) fn tables(
                 groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps).collect();
             let row = |g: &&Group| {
                 let first = g.outcomes().next();
-                let spent = first.and_then(|o| {
-                    o.guarantees.iter().find_map(|g| match g {
-                        Guarantee::EpsDelta { eps, .. } => Some(format!("{eps:.3}")),
-                        _ => None,
-                    })
-                });
                 vec![
                     g.spec.row.clone(),
                     format!("{:.2e}", g.spec.learning_rate),
@@ -39,7 +32,7 @@ pub(super) fn tables(
                     g.show(|o| o.seconds, 1),
                     first.and_then(|o| o.fired.as_ref()).map_or("whole updates".into(), |f| f.fired.len().to_string()),
                     first.map_or(String::new(), protection),
-                    spent.unwrap_or_else(|| "none".into()),
+                    g.eps_spent(),
                 ]
             };
             let titles = [
@@ -61,8 +54,8 @@ pub(super) fn tables(
                 titles: titles.map(String::from).to_vec(),
                 rows: here.iter().map(row).collect(),
                 note: format!(
-                    "Mean ± SD [least, largest] over {} seed(s). Every row is protected to the same eps and delta, one record added or \
-                     removed, Poisson sampling; eps spent is the accountant's upper bound for what was really released. How many bits or \
+                    "Mean ± SD [least, largest] over {} seed(s). Every row is protected to the same eps and delta, one record replaced \
+                     by an empty one, Poisson sampling; eps spent is the accountant's upper bound for what was really released. How many bits or \
                      scalars FERRET releases was set by the nats of mutual information in its name, another unit.",
                     grid.seeds
                 ),
@@ -101,17 +94,9 @@ pub(super) fn finding(grid: &Grid, here: &[&Group], chosen: &HashMap<String, (f6
         here.iter().filter(|g| of(g)).min_by(|a, b| score(a).total_cmp(&score(b))).copied()
     };
     let (ferret, dpsgd) = (best(&|g| ferret(g))?, best(&|g| dpsgd(g))?);
-    let differences: Vec<f64> = ferret
-        .runs
-        .iter()
-        .filter_map(|f| {
-            let d = dpsgd.runs.iter().find(|d| d.spec.seed == f.spec.seed)?;
-            Some(f.outcome.as_ref().ok()?.test_loss - d.outcome.as_ref().ok()?.test_loss)
-        })
-        .collect();
     let mean = |g: &Group, of: fn(&Outcome) -> f64| g.spread(of).map(|s| s.mean);
     let ratio = |of: fn(&Outcome) -> f64| Some(mean(ferret, of)? / mean(dpsgd, of)?.max(1e-12));
-    let sure = match interval(&differences, 0.05) {
+    let sure = match interval(&ferret.losses_above(dpsgd), 0.05) {
         Some([low, _]) if low > 0.0 => "DPSGD's perplexity is lower",
         Some([_, high]) if high < 0.0 => "FERRET's perplexity is lower",
         Some(_) => "the seeds do not tell which is lower",

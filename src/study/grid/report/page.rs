@@ -54,6 +54,10 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
             "FERRET, its bits charged as the paper does, exactly, and exactly with flips, against DPSGD at the same nats of mutual information."
         }
         Kind::FerretK => "FERRET-k by bits a step and by eps, against DPSGD at the same (eps, delta).",
+        Kind::Real => {
+            "A model and records of the user's: every method for all weights and for an adapter, with its answers and what it tells of planted secrets."
+        }
+        Kind::Tune => "All weights, adapters, or a few tensors: what of the model to tune, method by method.",
     };
     let members = results.iter().find_map(|r| r.outcome.as_ref().ok()).map_or((0, 0), |o| o.candidates);
     Page {
@@ -114,11 +118,16 @@ fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
     let shown: Vec<&Outcome> = groups.iter().filter_map(first).collect();
     out.extend(figures::time(&shown));
     out.extend(figures::gradients(&shown));
+    if grid.kind == Kind::Real {
+        out.extend(super::real::pictures(grid, groups));
+        out.extend(against_budget(grid, groups));
+        out.push(figures::advantage(&shown));
+    }
     if grid.kind == Kind::FerretK {
         out.extend(super::sketches::pictures(grid, groups));
         out.extend(against_budget(grid, groups));
     }
-    if matches!(grid.kind, Kind::TrueDp | Kind::EqualNats | Kind::FerretK) {
+    if matches!(grid.kind, Kind::TrueDp | Kind::EqualNats | Kind::FerretK | Kind::Tune) {
         out.extend(figures::loss_curves(&shown));
         out.push(figures::advantage(&shown));
     }

@@ -1,7 +1,7 @@
 //! The paper's tables in its layout, and its hypotheses.
 
 use super::{Group, MEASURES, is_base, number, show};
-use crate::study::grid::{Grid, sheet::Sheet};
+use crate::study::grid::{Grid, Kind, sheet::Sheet};
 use crate::study::paper;
 use crate::study::spec::Goal;
 use crate::study::verdict::{self, Cell, Sample, Verdict};
@@ -78,7 +78,7 @@ pub(super) fn judge(
     };
     let Some(best) = variants.iter().min_by(|a, b| loss(a).total_cmp(&loss(b))) else { return Default::default() };
     let judged = |name: &str| {
-        let cells = cells(groups, name);
+        let cells = cells(grid, groups, name);
         [verdict::utility(name, &cells, units), verdict::trade_off(name, &cells), verdict::time(name, &cells)]
     };
     let mut findings = Vec::new();
@@ -103,7 +103,7 @@ pub(super) fn judge(
     (judged(best).into(), findings)
 }
 
-fn cells(groups: &[Group], variant: &str) -> Vec<Cell> {
+fn cells(grid: &Grid, groups: &[Group], variant: &str) -> Vec<Cell> {
     // Only seeds that did not diverge for either of two can be paired; a diverged run is infinitely bad.
     let samples = |g: &Group| -> Vec<Sample> {
         let of = |r: &&crate::study::grid::Finished| match &r.outcome {
@@ -125,15 +125,18 @@ fn cells(groups: &[Group], variant: &str) -> Vec<Cell> {
         .filter(|g| g.spec.row == variant)
         .map(|ferret| {
             let (epochs, budget) = (ferret.spec.epochs, ferret.spec.column());
+            // A real model's grid has a list of each unit: the first eps stands beside every number of nats.
+            let beside = if grid.kind == Kind::Real { grid.budgets[0] } else { budget };
+            let same = |g: &Group| g.spec.epochs == epochs && g.spec.subset == ferret.spec.subset;
             Cell {
                 name: format!("{epochs} epochs, budget {budget}"),
                 ferret: samples(ferret),
                 dpsgd: of(&|g| {
                     matches!(g.spec.method, Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. })
-                        && g.spec.epochs == epochs
-                        && g.spec.column() == budget
+                        && same(g)
+                        && g.spec.column() == beside
                 }),
-                nonprivate: of(&|g| g.spec.method == Goal::Nonprivate && g.spec.epochs == epochs),
+                nonprivate: of(&|g| g.spec.method == Goal::Nonprivate && same(g)),
             }
         })
         .collect()

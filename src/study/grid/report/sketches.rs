@@ -1,7 +1,6 @@
 //! FERRET-k against DPSGD at the same (eps, delta): by bits a step, and by eps.
 
 use super::{Group, is_base};
-use crate::privacy::guarantee::Guarantee;
 use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
 use crate::study::figures::{self, BudgetLine};
@@ -26,8 +25,14 @@ pub(super) fn released(outcome: &Outcome) -> Option<(u64, u64, f64)> {
     }
 }
 
+/// All bits that a run released; of non-private training all its updates, 32 bits a number.
+pub(super) fn all_bits(outcome: &Outcome) -> Option<u64> {
+    let whole = || Some(outcome.update_bits? * outcome.steps.0);
+    released(outcome).map(|made| made.1).or(outcome.bits).or_else(whole)
+}
+
 /// Bytes, for a reader.
-fn bytes(bits: u64) -> String {
+pub(super) fn bytes(bits: u64) -> String {
     match bits.div_ceil(8) {
         b if b < 10_000 => format!("{b} B"),
         b if b < 10_000_000 => format!("{:.1} KB", b as f64 / 1e3),
@@ -46,12 +51,6 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
             let row = |g: &&Group| {
                 let first = g.outcomes().next();
                 let made = first.and_then(released);
-                let spent = first.and_then(|o| {
-                    o.guarantees.iter().find_map(|g| match g {
-                        Guarantee::EpsDelta { eps, .. } => Some(format!("{eps:.3}")),
-                        _ => None,
-                    })
-                });
                 vec![
                     g.spec.row.clone(),
                     made.map_or(String::new(), |m| m.0.to_string()),
@@ -61,7 +60,7 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
                     g.show(|o| o.test_loss.exp(), 2),
                     g.show(|o| o.attack.auc, 3),
                     g.show(|o| o.seconds, 1),
-                    spent.unwrap_or_else(|| "none".into()),
+                    g.eps_spent(),
                 ]
             };
             let titles = [
@@ -101,17 +100,9 @@ fn finding(grid: &Grid, own: &Group, here: &[&Group]) -> Option<String> {
         return None;
     }
     let dpsgd = here.iter().find(|g| g.spec.method == Goal::Dpsgd { eps } && g.spec.batch == batch)?;
-    let differences: Vec<f64> = own
-        .runs
-        .iter()
-        .filter_map(|f| {
-            let d = dpsgd.runs.iter().find(|d| d.spec.seed == f.spec.seed)?;
-            Some(f.outcome.as_ref().ok()?.test_loss - d.outcome.as_ref().ok()?.test_loss)
-        })
-        .collect();
     let ratio = own.spread(|o| o.test_loss.exp())?.mean / dpsgd.spread(|o| o.test_loss.exp())?.mean;
     let (less, all) = (released(own.outcomes().next()?)?, released(dpsgd.outcomes().next()?)?);
-    let sure = match interval(&differences, 0.05) {
+    let sure = match interval(&own.losses_above(dpsgd), 0.05) {
         Some([low, _]) if low > 0.0 => "DPSGD's is lower",
         Some([_, high]) if high < 0.0 => "FERRET-k's is lower",
         Some(_) => "the seeds do not tell which is lower",

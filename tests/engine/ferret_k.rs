@@ -1,0 +1,443 @@
+//! FERRET-k by brute force: releases from whole gradients, updates from U's definition, the law of what is released, clipping and exact sums.
+
+use crate::common::{Random, config, in_pool, weights};
+use ferret::backend::Cpu;
+use ferret::data::{Example, batches};
+use ferret::grad::PerSample;
+use ferret::method::dense::ClipRule;
+use ferret::method::ferret_k::{Plan, Release, Releases, Settings, Trainer, Transcript, replay};
+use ferret::method::{Run, Samples, Sensitive, Task};
+use ferret::model::{Config, Decoder, Reduction, Weights, checkpoint};
+use ferret::ops::sketch::clip;
+use ferret::optim::{Route, Schedule, Silent};
+use ferret::rng::{Secret, SecretDomain, SketchKind, StepSketch, coin};
+use std::path::Path;
+
+fn shape() -> Config {
+    config(|_| ())
+}
+
+/// Random records, some of them too short to have a target.
+fn records(count: usize, seed: u64) -> Vec<Example> {
+    let (mut random, config) = (Random::new(seed), shape());
+    (0..count)
+        .map(|_| {
+            let len = 1 + random.below(config.positions - 1);
+            Example::all((0..len).map(|_| random.below(config.vocab) as u32).collect())
+        })
+        .collect()
+}
+
+fn settings(f: impl FnOnce(&mut Settings)) -> Settings {
+    let mut s = Settings {
+        bits_per_step: 37,
+        records: 40,
+        batch: 8,
+        epochs: 4,
+        micro_batch: 3,
+        seed: 5,
+        ..Settings::usual(0.8)
+    };
+    f(&mut s);
+    s
+}
+
+fn trainer<'a>(
+    base: &Weights,
+    settings: &Settings,
+    releases: Option<Releases>,
+    secret: &'a Secret,
+    records: &'a [Example],
+) -> Trainer<'a, Cpu<f32>> {
+    let task = Task {
+        base: base.clone(),
+        base_sha256: checkpoint::tensors_sha256(base),
+        settings: settings.clone(),
+        stop: None,
+        secret,
+        records: Sensitive::new(records),
+    };
+    Trainer::new(Cpu::new(), task, releases).unwrap()
+}
+
+fn run(base: &Weights, s: &Settings, records: &[Example]) -> (Weights, Transcript) {
+    let secret = Secret::insecure(9);
+    let mut trainer = trainer(base, s, None, &secret, records);
+    while trainer.step().unwrap().is_some() {}
+    let (weights, transcript, _) = trainer.end().unwrap();
+    (weights, transcript)
+}
+
+fn bits(tensors: &[Vec<f32>]) -> Vec<u32> {
+    tensors.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+/// Every record's `U g`, from its whole gradient and the definition of U's entries.
+fn sketched(base: &Weights, sketch: &StepSketch, records: &[&Example]) -> Vec<Vec<f64>> {
+    let decoder = Decoder::new(Cpu::<f64>::new(), base.clone()).unwrap();
+    let batch = batches::batch(records.iter().copied());
+    let mut all = PerSample::new(&decoder.backend, &decoder.layout, records.len());
+    decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut all);
+    (0..records.len())
+        .map(|i| {
+            let mut v = vec![0.0; sketch.k()];
+            for p in decoder.layout.ids() {
+                let columns = decoder.layout.spec(p).matrix().1;
+                for (e, g) in all.sample(i).get(p).unwrap().as_slice().iter().enumerate() {
+                    let (bucket, sign) = sketch.cell(p.0, e / columns, e % columns);
+                    v[bucket] += sign * g;
+                }
+            }
+            v
+        })
+        .collect()
+}
+
+fn clipped(s: &Settings, mut v: Vec<f64>) -> Vec<f64> {
+    clip(s.clip_function(), s.clip, &mut v);
+    v
+}
+
+/// The weights that releases lead to, element by element, nothing lazy.
+fn by_hand(base: &Weights, s: &Settings, releases: &Releases) -> Vec<Vec<f32>> {
+    let (mut w, plan) = (base.tensors.clone(), Plan::new(&base.layout, s).unwrap());
+    let tuned = s.tune.ids(&base.layout).unwrap();
+    let d = tuned.iter().map(|&p| base.layout.spec(p).len()).sum::<usize>() as f64;
+    let (fires, k) = (s.fires(s.steps()), s.bits_per_step as usize);
+    let mut state: Vec<Vec<[f32; 2]>> = w.iter().map(|t| vec![[0.0; 2]; t.len()]).collect();
+    let (mut fired, mut powers) = (0, (1.0f64, 1.0f64));
+    for step in 0..s.steps() {
+        let own = fires.contains(&step);
+        if !own && (s.silent == Silent::None || s.route == Route::Direct) {
+            continue;
+        }
+        let sketch = plan.sketch(step);
+        let rate = s.schedule.rate(s.learning_rate, step, s.steps());
+        powers = (powers.0 * 0.9, powers.1 * 0.999);
+        for &p in &tuned {
+            let columns = base.layout.spec(p).matrix().1;
+            for (e, w) in w[p.0].iter_mut().enumerate() {
+                let (bucket, sign) = sketch.cell(p.0, e / columns, e % columns);
+                let (number, scale) = match releases {
+                    _ if !own => (0.0, 0.0),
+                    Releases::Signs(x) => (f32::from(x[fired * k + bucket]), (1.0 / d.sqrt()) as f32),
+                    Releases::Scalars(x) => {
+                        let scale = (k as f64 / d).sqrt() / s.batch as f64;
+                        ((f64::from(x[fired * k + bucket]) / 1024.0) as f32, scale as f32)
+                    }
+                };
+                let u = sign as f32 * number;
+                let [m, v] = &mut state[p.0][e];
+                match s.route {
+                    Route::Direct if s.momentum == 0.0 => *w -= (rate * f64::from(scale)) as f32 * u,
+                    Route::Direct => {
+                        *m = *m * s.momentum as f32 + scale * u;
+                        *w -= rate as f32 * *m;
+                    }
+                    Route::Adamw => {
+                        let g = scale * u;
+                        *m = 0.9f32 * *m + (1.0f64 - 0.9) as f32 * g;
+                        *v = 0.999f32 * *v + (1.0f64 - 0.999) as f32 * g * g;
+                        let denominator = v.sqrt() * (1.0 / (1.0 - powers.1).sqrt()) as f32 + 1e-8;
+                        *w = *w * (1.0 - rate * s.weight_decay) as f32
+                            - (rate / (1.0 - powers.0)) as f32 * (*m / denominator);
+                    }
+                }
+            }
+        }
+        fired += usize::from(own);
+    }
+    w
+}
+
+#[test]
+fn training_replay_and_the_definition_agree_to_the_bit() {
+    let (base, records) = (weights(shape(), 1), records(40, 2));
+    type Edit = fn(&mut Settings);
+    let edits: [(&str, Edit); 10] = [
+        ("momentum", |_| ()),
+        ("tuned", |s| s.tune = "last:1,bias".parse().unwrap()),
+        ("direct", |s| s.momentum = 0.0),
+        ("adamw", |s| (s.route, s.momentum, s.weight_decay, s.learning_rate) = (Route::Adamw, 0.0, 0.1, 1e-2)),
+        ("silent zero", |s| {
+            (s.route, s.momentum, s.p, s.learning_rate) = (Route::Adamw, 0.0, 0.5, 1e-2);
+        }),
+        ("silent none", |s| {
+            (s.route, s.momentum, s.p, s.silent) = (Route::Adamw, 0.0, 1.0, Silent::None);
+        }),
+        ("idle", |s| (s.p, s.schedule) = (0.4, Schedule::Linear { warmup: 0.2 })),
+        ("scalar", |s| s.release = Release::Scalar),
+        ("count", |s| s.sketch = SketchKind::Count),
+        ("grid", |s| (s.sketch, s.bits_per_step) = (SketchKind::Grid, 36)),
+    ];
+    for (name, edit) in edits {
+        let s = settings(edit);
+        let (trained, transcript) = run(&base, &s, &records);
+        let tuned = s.tune.ids(&base.layout).unwrap();
+        for p in base.layout.ids() {
+            let moved = trained.tensors[p.0] != base.tensors[p.0];
+            assert_eq!(moved, tuned.contains(&p), "{name}: {}", base.layout.spec(p).name);
+        }
+        let text = transcript.to_json().unwrap();
+        let read = Transcript::from_json(&text, Path::new("t")).unwrap();
+        assert_eq!(read, transcript);
+        assert_eq!(read.to_json().unwrap(), text);
+        let replayed = in_pool(3, || replay(base.clone(), &read, |_| ()).unwrap());
+        assert_eq!(bits(&replayed.tensors), bits(&trained.tensors), "{name}: replay");
+        assert_eq!(bits(&by_hand(&base, &s, &read.releases)), bits(&trained.tensors), "{name}: by hand");
+        // One bit turned leads elsewhere, and is refused.
+        let mut turned = read.clone();
+        match &mut turned.releases {
+            Releases::Signs(signs) => signs[11] = -signs[11],
+            Releases::Scalars(scalars) => scalars[11] += 1,
+        }
+        let error = replay(base.clone(), &turned, |_| ()).unwrap_err().to_string();
+        assert!(error.contains("not to the"), "{name}: {error}");
+    }
+}
+
+/// The first step's release from its definition: whole gradients, U's entries, clipping, the secret stream's noise; for micro-batches of any size.
+#[test]
+fn a_release_is_its_definition() {
+    let (base, records, secret) = (weights(shape(), 1), records(40, 2), Secret::insecure(9));
+    for release in [Release::Sign, Release::Scalar] {
+        for clip_rule in [ClipRule::Automatic, ClipRule::Abadi] {
+            for clip in [1.0, 0.3] {
+                let s = settings(|s| (s.release, s.clip_rule, s.clip) = (release, clip_rule, clip));
+                let sketch = Plan::new(&base.layout, &s).unwrap().sketch(0);
+                let samples = s.common().samples(&secret).unwrap();
+                let drawn = samples.known(0, 0).unwrap();
+                assert!(drawn.len() > 3);
+                let mut sum = vec![0.0; sketch.k()];
+                for v in sketched(&base, &sketch, &drawn.iter().map(|&i| &records[i]).collect::<Vec<_>>()) {
+                    sum.iter_mut().zip(clipped(&s, v)).for_each(|(sum, v)| *sum += v);
+                }
+                let mut noise = secret.stream(SecretDomain::Noise, 0, 0);
+                let noised: Vec<f64> = sum.iter().map(|x| x / clip + s.noise_multiplier * noise.gaussian()).collect();
+                for micro_batch in [1, 3, 40] {
+                    let s = Settings { micro_batch, ..s.clone() };
+                    let mut trainer = trainer(&base, &s, None, &secret, &records);
+                    trainer.step().unwrap().unwrap();
+                    match trainer.releases() {
+                        Releases::Signs(signs) => {
+                            let wrong = noised.iter().zip(signs).filter(|(x, s)| x.signum() != f64::from(**s));
+                            // Gradients in f32 may turn a sum that is nearly 0.
+                            assert!(wrong.into_iter().all(|(x, _)| x.abs() < 1e-3), "{noised:?} {signs:?}");
+                            assert!(signs.contains(&1) && signs.contains(&-1));
+                        }
+                        Releases::Scalars(scalars) => {
+                            for (x, n) in noised.iter().zip(scalars) {
+                                assert!((x - f64::from(*n) / 1024.0).abs() < 0.6 / 1024.0, "{x} {n}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The standard normal distribution function, by its integral.
+fn phi(x: f64) -> f64 {
+    let (n, h) = (2000, x / 2000.0);
+    let density = |t: f64| (-t * t / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt();
+    0.5 + (0..n).map(|i| h * density((f64::from(i) + 0.5) * h)).sum::<f64>()
+}
+
+/// Over many keys: every sign is plus as often as all subsets of the records and the noise say, and signs of different buckets share no noise.
+#[test]
+fn signs_have_the_law_of_a_poisson_sample_with_gaussian_noise() {
+    let (base, records) = (weights(shape(), 1), records(5, 6));
+    let s = settings(|s| (s.records, s.batch, s.bits_per_step, s.epochs) = (5, 2, 6, 1));
+    let sketch = Plan::new(&base.layout, &s).unwrap().sketch(0);
+    let all: Vec<Vec<f64>> =
+        sketched(&base, &sketch, &records.iter().collect::<Vec<_>>()).into_iter().map(|v| clipped(&s, v)).collect();
+    let (k, q) = (sketch.k(), 0.4f64);
+    let (mut plus, mut both) = (vec![0.0; k], vec![0.0; k - 1]);
+    for subset in 0..32u32 {
+        let chance: f64 = (0..5).map(|i| if subset >> i & 1 == 1 { q } else { 1.0 - q }).product();
+        let sum = |b: usize| (0..5).filter(|i| subset >> i & 1 == 1).map(|i| all[i][b]).sum::<f64>();
+        let each: Vec<f64> = (0..k).map(|b| phi(sum(b) / s.noise_multiplier)).collect();
+        plus.iter_mut().zip(&each).for_each(|(p, e)| *p += chance * e);
+        both.iter_mut().zip(each.windows(2)).for_each(|(p, e)| *p += chance * e[0] * e[1]);
+    }
+    assert!(plus.iter().any(|p| (p - 0.5).abs() > 0.05), "the test needs records that matter: {plus:?}");
+    let trials = 6000;
+    let (mut found, mut together) = (vec![0.0; k], vec![0.0; k - 1]);
+    for seed in 0..trials {
+        let secret = Secret::insecure(1000 + seed);
+        let mut trainer = trainer(&base, &s, None, &secret, &records);
+        trainer.step().unwrap().unwrap();
+        let Releases::Signs(signs) = trainer.releases() else { panic!("signs") };
+        found.iter_mut().zip(signs).for_each(|(f, s)| *f += f64::from(u8::from(*s == 1)));
+        together.iter_mut().zip(signs.windows(2)).for_each(|(f, s)| *f += f64::from(u8::from(s == [1, 1])));
+    }
+    let n = trials as f64;
+    for (p, f) in plus.iter().chain(&both).zip(found.iter().chain(&together)) {
+        assert!((f / n - p).abs() < 5.0 * (p * (1.0 - p) / n).sqrt(), "{} of the time, not {p}", f / n);
+    }
+}
+
+/// Without noise, a sum of nothing is the public coin, a record moves the sums by C at most, and one that is not finite moves nothing.
+#[test]
+fn what_one_record_can_do_is_bounded() {
+    let mut base = weights(shape(), 1);
+    // Gradients far above the bound.
+    base.tensors.iter_mut().flatten().for_each(|w| *w *= 3.0);
+    let quiet = |f: &dyn Fn(&mut Settings)| {
+        settings(|s| {
+            (s.records, s.batch, s.bits_per_step, s.noise_multiplier) = (1, 1, 16, 0.0);
+            s.release = Release::Scalar;
+            f(s);
+        })
+    };
+    let first = |base: &Weights, s: &Settings, records: &[Example]| {
+        let secret = Secret::insecure(4);
+        let mut trainer = trainer(base, s, None, &secret, records);
+        trainer.step().unwrap().unwrap();
+        trainer.releases().clone()
+    };
+    let length = |releases: &Releases| {
+        let Releases::Scalars(x) = releases else { panic!("scalars") };
+        x.iter().map(|&x| (f64::from(x) / 1024.0).powi(2)).sum::<f64>().sqrt()
+    };
+    let slack = 4.0 * 0.5 / 1024.0;
+    for seed in 0..10 {
+        let one = records(1, 30 + seed);
+        if one[0].ids.len() < 2 {
+            continue;
+        }
+        for rule in [ClipRule::Automatic, ClipRule::Abadi] {
+            // In units of C: whatever C is, a record counts 1.
+            for clip in [1.0, 0.2, 7.0] {
+                let moved = length(&first(&base, &quiet(&|s| (s.clip_rule, s.clip) = (rule, clip)), &one));
+                assert!(moved <= 1.0 + slack, "{rule:?}, {clip}: {moved}");
+                assert!(rule == ClipRule::Abadi || moved > 0.8, "{rule:?}, {clip}: {moved}");
+            }
+        }
+        let open = length(&first(&base, &quiet(&|s| s.clip_rule = ClipRule::None), &one));
+        assert!(open > 1.5, "the test needs gradients above the bound: {open}");
+    }
+    // A record of one token has no target, and its gradient is 0: the coin decides, and nothing else.
+    let nothing = [Example::all(vec![3])];
+    let Releases::Signs(signs) = first(&base, &quiet(&|s| s.release = Release::Sign), &nothing) else {
+        panic!("signs")
+    };
+    let coins: Vec<i8> = (0..16).map(|b| coin(5, 0, b)).collect();
+    assert_eq!(signs, coins);
+    assert!(coins.contains(&1) && coins.contains(&-1));
+    // A token whose embedding overflows: the record's sketch is no number, and the others' count as if it were not there.
+    let mut broken = weights(config(|c| c.tied = false), 1);
+    let (tokens, width) = (broken.layout.tokens.0, shape().width);
+    broken.tensors[tokens][7 * width..8 * width].fill(f32::INFINITY);
+    let good = [Example::all(vec![1, 2, 3, 4]), Example::all(vec![5, 6, 5])];
+    let bad = Example::all(vec![7, 1, 7, 2]);
+    let all = [good[0].clone(), bad, good[1].clone()];
+    let three = quiet(&|s| (s.records, s.batch) = (3, 3));
+    let two = quiet(&|s| (s.records, s.batch) = (2, 2));
+    let (with, without) = (first(&broken, &three, &all), first(&broken, &two, &good));
+    assert_eq!(with, without);
+    assert!(length(&with) > 0.5);
+}
+
+#[test]
+fn a_run_goes_on_where_its_releases_end() {
+    let (base, records, secret) = (weights(shape(), 1), records(40, 2), Secret::insecure(9));
+    for edit in [
+        (|_| ()) as fn(&mut Settings),
+        |s| (s.route, s.momentum, s.p, s.learning_rate) = (Route::Adamw, 0.0, 0.5, 1e-2),
+        |s| s.release = Release::Scalar,
+    ] {
+        let s = settings(edit);
+        let (whole, transcript) = run(&base, &s, &records);
+        let k = s.bits_per_step as usize;
+        for steps in [0, 1, s.fires(s.steps()).len() / 2] {
+            let part = match &transcript.releases {
+                Releases::Signs(x) => Releases::Signs(x[..steps * k].to_vec()),
+                Releases::Scalars(x) => Releases::Scalars(x[..steps * k].to_vec()),
+            };
+            let mut trainer = trainer(&base, &s, Some(part), &secret, &records);
+            while trainer.step().unwrap().is_some() {}
+            let (weights, again, _) = trainer.end().unwrap();
+            assert_eq!(again, transcript);
+            assert_eq!(bits(&weights.tensors), bits(&whole.tensors));
+        }
+    }
+}
+
+#[test]
+fn the_same_bits_at_any_thread_count_and_others_with_another_key() {
+    let (base, records) = (weights(shape(), 1), records(40, 2));
+    let s = settings(|_| ());
+    let on = |threads| in_pool(threads, || run(&base, &s, &records).1);
+    let one = on(1);
+    assert_eq!(one, on(2));
+    assert_eq!(one, on(5));
+    // Samples and noise of steps are their own.
+    let Releases::Signs(signs) = &one.releases else { panic!("signs") };
+    let steps: std::collections::HashSet<&[i8]> = signs.chunks(37).collect();
+    assert_eq!(steps.len(), s.steps() as usize);
+    let samples = |step| Samples::new(&Secret::insecure(9), s.sampler, 40, 8).unwrap().known(step, 0).unwrap();
+    assert_ne!(samples(0), samples(1));
+}
+
+#[test]
+fn a_damaged_transcript_is_refused() {
+    let (base, records) = (weights(shape(), 1), records(40, 2));
+    let (_, transcript) = run(&base, &settings(|s| s.p = 0.7), &records);
+    let text = transcript.to_json().unwrap();
+    let forge = |edit: &dyn Fn(&mut serde_json::Value)| {
+        use sha2::{Digest, Sha256};
+        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        edit(&mut value);
+        value["checksum"] = "".into();
+        let sum = Sha256::digest(value.to_string());
+        value["checksum"] = sum.iter().map(|b| format!("{b:02x}")).collect::<String>().into();
+        Transcript::from_json(&value.to_string(), Path::new("t")).map_err(|e| e.to_string())
+    };
+    assert_eq!(forge(&|_| ()).unwrap(), transcript, "the forger's tools work");
+    let signs = serde_json::from_str::<serde_json::Value>(&text).unwrap()["signs"].as_str().unwrap().to_owned();
+    type Edit<'a> = &'a dyn Fn(&mut serde_json::Value);
+    let edits: &[(&str, Edit)] = &[
+        ("is no base64", &|t| t["signs"] = signs[1..].into()),
+        ("no character of base64", &|t| t["signs"] = format!("!{}", &signs[1..]).into()),
+        ("bytes", &|t| t["signs"] = format!("AAAA{signs}").into()),
+        ("bytes", &|t| t["fires"] = 3.into()),
+        ("make", &|t| t["settings"]["seed"] = 54_321.into()),
+        ("make", &|t| t["settings"]["p"] = 0.6.into()),
+        ("bytes", &|t| t["settings"]["bits_per_step"] = 36.into()),
+        ("releases are listed", &|t| t["steps_run"] = 9.into()),
+        ("planned", &|t| t["steps_run"] = 81.into()),
+        ("hexadecimal", &|t| t["base_sha256"] = "short".into()),
+        ("other things than scalars", &|t| t["settings"]["release"] = "scalar".into()),
+        ("other things than signs", &|t| t["scalars"] = "AAAA".into()),
+        ("unknown field", &|t| t["extra"] = 1.into()),
+        ("unknown field", &|t| t["settings"]["extra"] = 1.into()),
+        ("bits_per_step", &|t| t["settings"]["bits_per_step"] = 0.into()),
+        ("noise_multiplier", &|t| t["settings"]["noise_multiplier"] = (-1.0).into()),
+        ("version 2", &|t| t["version"] = 2.into()),
+        ("is no transcript", &|t| t["format"] = "other".into()),
+        ("bytes", &|t| {
+            // A few bytes that name more steps than any memory holds.
+            (t["settings"]["steps"], t["steps_run"], t["fires"]) = (100_000_000.into(), 100_000_000.into(), 1.into());
+        }),
+    ];
+    for (sentence, edit) in edits {
+        let error = forge(edit).unwrap_err();
+        assert!(error.contains(sentence), "expected {sentence:?}: {error}");
+    }
+    // Edits by hand, the checksum left as it was: settings that no weight depends on.
+    for (from, to) in [("\"noise_multiplier\": 0.8", "\"noise_multiplier\": 8.0"), ("\"poisson\"", "\"uniform\"")] {
+        assert!(text.contains(from), "{text}");
+        let error = Transcript::from_json(&text.replace(from, to), Path::new("t")).unwrap_err().to_string();
+        assert!(error.contains("was changed after it was written"), "{error}");
+    }
+    for cut in [0, 1, text.len() / 2, text.len() - 3] {
+        assert!(Transcript::from_json(&text[..cut], Path::new("t")).is_err());
+    }
+    // Half a step too much.
+    let mut long = transcript.clone();
+    let Releases::Signs(signs) = &mut long.releases else { panic!("signs") };
+    signs.push(1);
+    assert!(long.to_json().is_err());
+}

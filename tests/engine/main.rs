@@ -1,0 +1,24 @@
+//! The library by brute force: engine, methods, accountants, statistics of attacks.
+//!
+//! One binary for all of them: what they instantiate is compiled once.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod accountants;
+mod adapter;
+mod audit_stats;
+mod canary_audit;
+mod clip_bound;
+mod decoder;
+mod dense;
+mod families;
+mod ferret;
+mod ferret_k;
+mod norms;
+mod pytorch;
+mod sketch;
+mod smollm2;
+mod stored;
+mod tour;
+mod tune;

@@ -1,0 +1,76 @@
+//! FERRET-k on the GPU: its releases against the CPU's at the same weights, and published weights that are replayed.
+//!
+//! Without an adapter the test says so and passes, unless FERRET_REQUIRE_GPU=1.
+
+use crate::common::{Random, config, weights};
+use ferret::backend::{Backend, Cpu, Gpu};
+use ferret::data::Example;
+use ferret::method::ferret_k::{Release, Releases, Settings, Trainer, Transcript, replay};
+use ferret::method::{Run, Sensitive, Task};
+use ferret::model::{Weights, checkpoint};
+use ferret::optim::Route;
+use ferret::rng::{Secret, SketchKind};
+
+fn run<B: Backend>(b: B, base: &Weights, s: &Settings, records: &[Example], steps: usize) -> (Weights, Transcript) {
+    let secret = Secret::insecure(9);
+    let task = Task {
+        base: base.clone(),
+        base_sha256: checkpoint::tensors_sha256(base),
+        settings: s.clone(),
+        stop: Some(steps as u32),
+        secret: &secret,
+        records: Sensitive::new(records),
+    };
+    let mut trainer = Trainer::new(b, task, None).unwrap();
+    while trainer.step().unwrap().is_some() {}
+    let (weights, transcript, _) = trainer.end().unwrap();
+    (weights, transcript)
+}
+
+#[test]
+fn releases_are_the_cpus_and_published_weights_are_replayed() {
+    let gpu = match Gpu::new(None) {
+        Ok(gpu) => gpu,
+        Err(e) => {
+            assert!(std::env::var("FERRET_REQUIRE_GPU").as_deref() != Ok("1"), "FERRET_REQUIRE_GPU=1 is set: {e}");
+            println!("skipped: {e}");
+            return;
+        }
+    };
+    let base = weights(config(|_| ()), 1);
+    let mut random = Random::new(3);
+    let records: Vec<Example> =
+        (0..30).map(|_| Example::all((0..2 + random.below(10)).map(|_| random.below(23) as u32).collect())).collect();
+    for (sketch, k) in
+        [(SketchKind::Tensor, 37), (SketchKind::Tensor, 8), (SketchKind::Grid, 36), (SketchKind::Count, 40)]
+    {
+        for (route, momentum) in [(Route::Direct, 0.5), (Route::Direct, 0.0), (Route::Adamw, 0.0)] {
+            let s = Settings {
+                bits_per_step: k,
+                sketch,
+                release: Release::Scalar,
+                records: 30,
+                batch: 10,
+                epochs: 3,
+                micro_batch: 4,
+                route,
+                momentum,
+                learning_rate: if route == Route::Adamw { 1e-3 } else { 0.1 },
+                ..Settings::usual(0.5)
+            };
+            let ((there, on_gpu), (here, on_cpu)) =
+                (run(gpu.clone(), &base, &s, &records, 6), run(Cpu::<f32>::new(), &base, &s, &records, 6));
+            let (Releases::Scalars(a), Releases::Scalars(b)) = (&on_gpu.releases, &on_cpu.releases) else {
+                panic!("scalars")
+            };
+            // In units of C / 1024: the same noise, sums up to rounding, places on the grid next to each other.
+            let far = a.iter().zip(b).map(|(a, b)| (a - b).abs()).max().unwrap();
+            assert!(far <= 4, "{sketch:?}, {route:?}, {momentum}: {far}");
+            // What is published is the replay, on whatever device the releases were computed.
+            for (weights, transcript) in [(&there, &on_gpu), (&here, &on_cpu)] {
+                let again = replay(base.clone(), transcript, |_| ()).unwrap();
+                assert_eq!(again.tensors, weights.tensors);
+            }
+        }
+    }
+}

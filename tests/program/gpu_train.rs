@@ -1,0 +1,508 @@
+//! Training on the GPU, by every method: the released bits against the CPU's at the same replayed weights, whole updates against the
+//! CPU's, runs repeated and resumed to the same bits, and the program with --device gpu.
+//!
+//! Without an adapter the tests say so and pass, unless FERRET_REQUIRE_GPU=1.
+
+use crate::common::Random;
+use ferret::backend::{Backend, Cpu, Gpu};
+use ferret::data::{Example, batches};
+use ferret::grad::{GroupDirection, GroupDot};
+use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy, State, Variant};
+use ferret::method::ferret::{self as fe, Cuts, Engine, Payload, Releases, Replayer, Transcript};
+use ferret::method::{Run, Samples, Sensitive, Task};
+use ferret::model::generate::{Sampling, generate};
+use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
+use ferret::optim::{Route, Schedule, Silent};
+use ferret::privacy::statement::Sampler;
+use ferret::rng::{Direction, DirectionStream, Secret};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+const N: usize = 24;
+
+fn gpu() -> Option<Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let open = || match Gpu::new(None) {
+        Ok(gpu) => Some(gpu),
+        Err(e) => {
+            assert!(std::env::var("FERRET_REQUIRE_GPU").as_deref() != Ok("1"), "FERRET_REQUIRE_GPU=1 is set: {e}");
+            println!("skipped: {e}");
+            None
+        }
+    };
+    GPU.get_or_init(open).clone()
+}
+
+fn base_path() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny")
+}
+
+fn base() -> Weights {
+    checkpoint::load(base_path().to_str().unwrap()).unwrap().weights
+}
+
+/// Records that a model can learn; some have a single token, so nothing to predict.
+fn records(seed: u64) -> Vec<Example> {
+    let mut random = Random::new(seed);
+    let tokens = |i: usize, random: &mut Random| {
+        let (first, len) = (random.below(100), if i.is_multiple_of(7) { 1 } else { 2 + random.below(9) });
+        (0..len).map(|i| ((first + 3 * i) % 101) as u32).collect()
+    };
+    (0..N).map(|i| Example::all(tokens(i, &mut random))).collect()
+}
+
+fn bits(w: &Weights) -> Vec<u32> {
+    w.tensors.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+fn ferret_settings(base: &Weights, f: impl FnOnce(&mut fe::Settings)) -> fe::Settings {
+    let ids: Vec<ParamId> = base.layout.ids().collect();
+    let each = ids.chunks(1).map(<[_]>::to_vec).collect::<Vec<_>>();
+    let mut s = fe::Settings {
+        epsilon: 3.0,
+        records: N as u64,
+        batch: 6,
+        epochs: 4,
+        micro_batch: 4,
+        learning_rate: 5e-3,
+        weight_decay: 1e-2,
+        seed: 5,
+        ..fe::Settings::paper("ferret-test", Cuts::of(&each).unwrap())
+    };
+    f(&mut s);
+    s
+}
+
+fn ferret_trainer<'a, B: Backend>(
+    b: B,
+    s: &fe::Settings,
+    stop: Option<u32>,
+    releases: Option<Releases>,
+    secret: &'a Secret,
+    records: &'a [Example],
+) -> fe::Trainer<'a, B> {
+    let base = base();
+    let base_sha256 = checkpoint::tensors_sha256(&base);
+    let settings = s.clone();
+    let task = Task { base, base_sha256, settings, stop, secret, records: Sensitive::new(records) };
+    fe::Trainer::new(b, task, releases).unwrap()
+}
+
+fn ferret_run<B: Backend>(b: B, s: &fe::Settings, secret: &Secret, records: &[Example]) -> (Weights, Transcript) {
+    let mut trainer = ferret_trainer(b, s, None, None, secret, records);
+    while trainer.step().unwrap().is_some() {}
+    let (weights, transcript, _) = trainer.end().unwrap();
+    (weights, transcript)
+}
+
+/// `<gradient, u>` of every fire of a run, in double precision at the weights that replaying the releases before it gives.
+fn dots(s: &fe::Settings, transcript: &Transcript, secret: &Secret, records: &[Example]) -> Vec<f64> {
+    let mut walk = Decoder::new(Cpu::<f32>::new(), base()).unwrap();
+    let mut replayer = Replayer::new(&walk.layout, s).unwrap();
+    let samples = Samples::new(secret, s.sampler, N, s.batch as usize).unwrap();
+    let Releases::Bits(bits) = &transcript.releases else { panic!("bits") };
+    let mut all = Vec::new();
+    for fires in transcript.fires().chunk_by(|a, b| a.0 == b.0) {
+        let step = fires[0].0;
+        replayer.catch_up(&walk.backend, step, &mut walk.params);
+        let decoder = Decoder::new(Cpu::<f64>::new(), walk.weights().unwrap()).unwrap();
+        let sample = samples.known(step, 0).unwrap();
+        let batch = batches::batch(sample.iter().map(|&i| &records[i]));
+        let plan = replayer.plan();
+        let streams: Vec<_> = fires.iter().map(|f| plan.direction(step, f.1)).collect();
+        let direction =
+            |f: &(u32, u32), u: &DirectionStream| GroupDirection::new(u.clone(), plan.members(f.1), &decoder.layout);
+        let directions: Vec<_> = fires.iter().zip(&streams).map(|(f, u)| direction(f, u)).collect();
+        let mut sink = GroupDot::new(&decoder.backend, &directions, &batch.segments);
+        decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut sink);
+        let released: Vec<_> =
+            fires.iter().enumerate().map(|(j, f)| (f.1, fe::Released::Bit(bits[all.len() + j]))).collect();
+        all.extend(sink.into_rows().iter().map(|rows| rows.as_slice().iter().sum::<f64>()));
+        replayer.step(&walk.backend, step, &released, &streams, &mut walk.params).unwrap();
+    }
+    all
+}
+
+#[test]
+fn every_released_bit_is_the_cpus_and_the_weights_are_replayed() {
+    let Some(gpu) = gpu() else { return };
+    let (records, secret) = (records(1), Secret::insecure(9));
+    // What single precision may make of an inner product along the way; gradients have a norm of about 10.
+    let margin = 1e-3;
+    let (mut total, mut close) = (0, 0);
+    type Change = fn(&mut fe::Settings);
+    let runs: [(&str, Change); 5] = [
+        ("adamw", |_| ()),
+        ("adamw, silent none", |s| s.silent = Silent::None),
+        ("direct", |s| (s.route, s.weight_decay) = (Route::Direct, 0.0)),
+        ("jvp", |s| (s.engine, s.epsilon) = (Engine::Jvp, 2.0)),
+        ("signs", |s| (s.direction, s.schedule) = (Direction::Rademacher, Schedule::Linear { warmup: 0.2 })),
+    ];
+    for (name, change) in runs {
+        let s = ferret_settings(&base(), change);
+        let (weights, transcript) = ferret_run(gpu.clone(), &s, &secret, &records);
+        let replayed = fe::replay(base(), &transcript, |_| ()).unwrap();
+        assert_eq!(bits(&weights), bits(&replayed), "{name}");
+        assert_ne!(bits(&weights), bits(&base()), "{name}");
+        let Releases::Bits(released) = &transcript.releases else { panic!("bits") };
+        let want = dots(&s, &transcript, &secret, &records);
+        assert!(released.len() == want.len() && want.len() >= 3, "{name}: {} bits", want.len());
+        for (i, (&bit, dot)) in released.iter().zip(&want).enumerate() {
+            total += 1;
+            match dot.abs() < margin {
+                true => close += 1,
+                false => assert_eq!(bit == 1, *dot > 0.0, "{name}, fire {i}: <gradient, u> = {dot}"),
+            }
+        }
+        // Once more, and in two parts.
+        let again = ferret_run(gpu.clone(), &s, &secret, &records);
+        assert_eq!(transcript, again.1, "{name}, twice");
+        let mut first = ferret_trainer(gpu.clone(), &s, None, None, &secret, &records);
+        (0..3).for_each(|_| assert!(first.step().unwrap().is_some()));
+        let mut rest = ferret_trainer(gpu.clone(), &s, None, Some(first.releases().clone()), &secret, &records);
+        while rest.step().unwrap().is_some() {}
+        assert_eq!(transcript, rest.end().unwrap().1, "{name}, resumed");
+    }
+    println!("{total} bits, {close} of them within the rounding margin of {margin:e}");
+    assert!(close * 10 <= total, "{close} of {total} bits are within the rounding margin");
+}
+
+#[test]
+fn true_gradients_move_the_weights_as_on_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    let (records, secret) = (records(1), Secret::insecure(9));
+    let s = ferret_settings(&base(), |s| {
+        (s.payload, s.route, s.weight_decay, s.learning_rate) = (Payload::TrueGradient, Route::Direct, 0.0, 1e-2);
+    });
+    let got = ferret_run(gpu, &s, &secret, &records).0;
+    let want = ferret_run(Cpu::<f32>::new(), &s, &secret, &records).0;
+    assert!(distance(&got, &want) < 1e-3 * distance(&want, &base()));
+}
+
+/// All groups fire on batches of one shape: nothing is allocated after the first steps, and a step is few submissions.
+#[test]
+fn a_step_allocates_nothing_and_is_few_submissions() {
+    if gpu().is_none() {
+        return;
+    }
+    let gpu = Gpu::new(None).unwrap();
+    let records: Vec<Example> =
+        (0..N).map(|i| Example::all((0..8).map(|t| ((i + t) % 101) as u32).collect())).collect();
+    let secret = Secret::insecure(9);
+    let s = ferret_settings(&base(), |s| (s.epsilon, s.sampler) = (1e6, Sampler::Uniform));
+    let mut trainer = ferret_trainer(gpu.clone(), &s, None, None, &secret, &records);
+    let steady = |gpu: &Gpu, mut step: Box<dyn FnMut() + '_>, most: u64| {
+        (0..2).for_each(|_| step());
+        let (allocated, submissions) = (gpu.allocated(), gpu.submissions());
+        (0..3).for_each(|_| step());
+        assert_eq!(gpu.allocated(), allocated, "a step allocates nothing after the first");
+        let each = (gpu.submissions() - submissions) as f64 / 3.0;
+        println!("{each:.1} submissions a step");
+        assert!(each <= most as f64, "{each} submissions a step");
+    };
+    steady(&gpu, Box::new(|| assert!(trainer.step().unwrap().is_some())), 12);
+    drop(trainer);
+    for method in [Method::Nonprivate, Method::Dpsgd(privacy(1.0)), Method::Qsgd { bits: 4 }] {
+        let gpu = Gpu::new(None).unwrap();
+        let s = dense_settings(method, |s| s.sampler = Sampler::Uniform);
+        let mut trainer = dense_trainer(gpu.clone(), &base(), &s, None, &secret, &records);
+        steady(&gpu, Box::new(|| assert!(trainer.step().unwrap().is_some())), 12);
+    }
+}
+
+fn privacy(noise_multiplier: f64) -> Privacy {
+    let (clip_rule, clip_style) = (ClipRule::Abadi, ClipStyle::Flat);
+    Privacy { noise_multiplier, clip: 0.5, clip_rule, clip_style, clip_groups: None }
+}
+
+fn dense_settings(method: Method, f: impl FnOnce(&mut dense::Settings)) -> dense::Settings {
+    let mut s = dense::Settings {
+        method,
+        tune: Default::default(),
+        adapter: None,
+        records: N as u64,
+        batch: 6,
+        epochs: 2,
+        steps: None,
+        sampler: Sampler::Poisson,
+        micro_batch: 4,
+        route: Route::Adamw,
+        learning_rate: 1e-3,
+        schedule: Schedule::Constant,
+        weight_decay: 1e-3,
+        seed: 5,
+    };
+    f(&mut s);
+    s
+}
+
+fn dense_trainer<'a, B: Backend>(
+    b: B,
+    weights: &Weights,
+    s: &dense::Settings,
+    state: Option<State>,
+    secret: &'a Secret,
+    records: &'a [Example],
+) -> dense::Trainer<'a, B> {
+    let (base, settings, records) = (weights.clone(), s.clone(), Sensitive::new(records));
+    let task = Task { base, base_sha256: "0".repeat(64), settings, stop: None, secret, records };
+    dense::Trainer::new(b, task, state).unwrap()
+}
+
+/// The first `steps` steps.
+fn dense_run<B: Backend>(b: B, s: &dense::Settings, steps: u32, secret: &Secret, records: &[Example]) -> Weights {
+    let mut trainer = dense_trainer(b, &base(), s, None, secret, records);
+    (0..steps).for_each(|_| assert!(trainer.step().unwrap().is_some()));
+    trainer.end().unwrap().0
+}
+
+fn distance(a: &Weights, b: &Weights) -> f64 {
+    let pairs = a.tensors.iter().flatten().zip(b.tensors.iter().flatten());
+    pairs.map(|(a, b)| (f64::from(*a) - f64::from(*b)).powi(2)).sum::<f64>().sqrt()
+}
+
+/// Every method's updates, against the CPU's with the same sample and noise. Along `direct` the weights tell the released update itself.
+#[test]
+fn whole_updates_are_the_cpus() {
+    let Some(gpu) = gpu() else { return };
+    let (records, secret) = (records(1), Secret::insecure(9));
+    let direct = |s: &mut dense::Settings| (s.route, s.weight_decay, s.learning_rate) = (Route::Direct, 0.0, 0.1);
+    // What may differ: by rounding alone; or signs and levels of numbers that are nearly ties, each by a whole step.
+    let exact = [
+        ("clipped sum", Method::Dpsgd(privacy(0.0))),
+        ("dpsgd", Method::Dpsgd(privacy(1.0))),
+        ("clipped by layer", Method::Dpsgd(Privacy { clip_style: ClipStyle::PerLayer, ..privacy(0.0) })),
+        ("nonprivate", Method::Nonprivate),
+    ];
+    for (name, method) in exact {
+        let s = dense_settings(method, direct);
+        let got = dense_run(gpu.clone(), &s, 2, &secret, &records);
+        let want = dense_run(Cpu::<f32>::new(), &s, 2, &secret, &records);
+        let (off, moved) = (distance(&got, &want), distance(&want, &base()));
+        assert!(off < 1e-4 * moved && moved > 0.0, "{name}: {off:e} of {moved:e}");
+    }
+    let signs = |variant| Method::Signsgd { variant };
+    let rough = [
+        ("dpsgd", Method::Dpsgd(privacy(1.0))),
+        ("nonprivate", Method::Nonprivate),
+        ("dp-signsgd", Method::DpSignsgd(privacy(1.0))),
+        ("signsgd", signs(Variant::Plain)),
+        ("signsgd, error feedback", signs(Variant::ErrorFeedback)),
+        ("signsgd, majority vote", signs(Variant::MajorityVote)),
+        ("qsgd", Method::Qsgd { bits: 4 }),
+    ];
+    for (name, method) in rough {
+        let s = dense_settings(method, |_| ());
+        let got = dense_run(gpu.clone(), &s, 2, &secret, &records);
+        let want = dense_run(Cpu::<f32>::new(), &s, 2, &secret, &records);
+        let pairs: Vec<(f32, f32)> =
+            got.tensors.iter().flatten().copied().zip(want.tensors.iter().flatten().copied()).collect();
+        let off = pairs.iter().filter(|(g, w)| (g - w).abs() > 2e-2 * 1e-3).count();
+        println!("{name}: {off} of {} weights differ", pairs.len());
+        // Keys' biases have a gradient of exactly 0, so that what is left of it is rounding, and its sign is anything.
+        assert!(off * 50 <= pairs.len(), "{name}: {off} of {} weights differ", pairs.len());
+        assert!(distance(&want, &base()) > 0.0, "{name}");
+    }
+}
+
+#[test]
+fn whole_updates_repeat_and_resume_to_the_same_bits() {
+    let Some(gpu) = gpu() else { return };
+    let (records, secret) = (records(1), Secret::insecure(9));
+    let methods = [
+        Method::Nonprivate,
+        Method::Dpsgd(privacy(1.0)),
+        Method::DpSignsgd(privacy(1.0)),
+        Method::Signsgd { variant: Variant::ErrorFeedback },
+        Method::Signsgd { variant: Variant::MajorityVote },
+        Method::Qsgd { bits: 4 },
+    ];
+    for method in methods {
+        let s = dense_settings(method, |s| s.steps = Some(4));
+        let once = dense_run(gpu.clone(), &s, 4, &secret, &records);
+        assert_eq!(bits(&once), bits(&dense_run(gpu.clone(), &s, 4, &secret, &records)), "{:?}, twice", s.method);
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("state");
+        let mut first = dense_trainer(gpu.clone(), &base(), &s, None, &secret, &records);
+        (0..2).for_each(|_| assert!(first.step().unwrap().is_some()));
+        first.save(&root).unwrap();
+        drop(first);
+        let mut weights = base();
+        let state = State::load(&root, &Default::default(), &mut weights).unwrap();
+        assert!(state.is_some());
+        let mut rest = dense_trainer(gpu.clone(), &weights, &s, state, &secret, &records);
+        while rest.step().unwrap().is_some() {}
+        assert_eq!(bits(&once), bits(&rest.end().unwrap().0), "{:?}, resumed", s.method);
+    }
+}
+
+/// The devices' path without a device: the CPU in double precision makes the same updates in f32, so its weights are the replayed ones
+/// to the bit, idle steps included, in every group that fired last.
+#[test]
+fn the_devices_path_is_replays() {
+    let (records, secret) = (records(1), Secret::insecure(9));
+    for (route, silent) in [(Route::Adamw, Silent::Zero), (Route::Adamw, Silent::None), (Route::Direct, Silent::Zero)] {
+        let weight_decay = if route == Route::Direct { 0.0 } else { 1e-2 };
+        let s = ferret_settings(&base(), |s| (s.route, s.silent, s.weight_decay) = (route, silent, weight_decay));
+        let fires = s.fires(s.steps());
+        let last = fires.last().unwrap().0;
+        assert!(last > fires[0].0 + 3, "some steps lie between");
+        let mut trainer = ferret_trainer(Cpu::<f64>::new(), &s, Some(last + 1), None, &secret, &records);
+        while trainer.step().unwrap().is_some() {}
+        let on_device = trainer.decoder().weights().unwrap();
+        let (weights, transcript, _) = trainer.end().unwrap();
+        assert_eq!(bits(&weights), bits(&fe::replay(base(), &transcript, |_| ()).unwrap()));
+        for (_, group) in fires.iter().filter(|f| f.0 == last) {
+            let of = |w: &Weights| w.tensors[*group as usize].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(of(&on_device), of(&weights), "{route:?}, {silent:?}, tensor {group}");
+            assert_ne!(of(&weights), of(&base()), "{route:?}, {silent:?}, tensor {group}");
+        }
+    }
+}
+
+#[test]
+fn decoding_agrees_with_the_cpu() {
+    let Some(gpu) = gpu() else { return };
+    let (cpu, gpu) = (Decoder::new(Cpu::<f64>::new(), base()).unwrap(), Decoder::new(gpu, base()).unwrap());
+    let text: Vec<u32> = (0..12).map(|i| (7 * i + 3) % 101).collect();
+    let (mut a, mut b) = (cpu.cache(12), gpu.cache(12));
+    let mut from = 0;
+    for to in [1, 2, 6, 7, 8, 11, 12] {
+        let (want, got) = (cpu.extend(&mut a, &text[from..to]).unwrap(), gpu.extend(&mut b, &text[from..to]).unwrap());
+        for (i, (g, w)) in got.iter().zip(&want).enumerate() {
+            assert!((g - w).abs() <= 1e-4, "after {to} tokens, logit {i}: {g}, not {w}");
+        }
+        from = to;
+    }
+    let greedy = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 };
+    let mut texts = Vec::new();
+    for cached in [true, false] {
+        let mut text = Vec::new();
+        let each = |id| {
+            text.push(id);
+            Ok(true)
+        };
+        generate(&gpu, &[3, 1, 4], 6, &greedy, 0, cached, each).unwrap();
+        texts.push(text);
+    }
+    assert_eq!(texts[0], texts[1]);
+}
+
+fn ferret(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
+}
+
+fn ok(output: Output) -> (Value, String) {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{stderr}");
+    (serde_json::from_slice(&output.stdout).unwrap_or(Value::Null), stderr)
+}
+
+/// A file of records as tokens.
+fn write_records(dir: &Path) -> String {
+    let lines: Vec<String> = records(3).iter().map(|r| serde_json::json!({"tokens": r.ids}).to_string()).collect();
+    let path = dir.join("records.jsonl");
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_program_trains_on_the_gpu() {
+    let Some(gpu) = gpu() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (data, model) = (write_records(dir.path()), base_path().to_str().unwrap().to_owned());
+    let runs: [(&str, &[&str]); 3] = [
+        ("ferret-max", &["--epsilon", "3"]),
+        ("dpsgd", &["--noise-multiplier", "1"]),
+        ("nonprivate", &["--learning-rate", "1e-3"]),
+    ];
+    for (method, extra) in runs {
+        let out = dir.path().join(method);
+        let out = out.to_str().unwrap();
+        let mut args = vec!["train", "--method", method, "--model", &model, "--data", &data, "--out", out, "--json"];
+        args.extend(["--batch", "6", "--epochs", "2", "--device", "gpu", "--insecure-seed", "1", "--eval-data", &data]);
+        args.extend(extra);
+        let (summary, stderr) = ok(ferret(&args));
+        assert!(stderr.contains(&format!("device: {}", gpu.info().name)), "{stderr}");
+        assert!(summary["eval_after"]["loss"].as_f64().unwrap().is_finite());
+        let tuned = checkpoint::load(out).unwrap().weights;
+        assert_ne!(bits(&tuned), bits(&base()), "{method}");
+        if method == "ferret-max" {
+            // What was written is what any machine replays.
+            ok(ferret(&["verify", out, "--base", &model]));
+        }
+    }
+}
+
+#[test]
+fn the_programs_verbs_agree_on_both_devices() {
+    let Some(gpu) = gpu() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (data, model) = (write_records(dir.path()), base_path().to_str().unwrap().to_owned());
+    let both = |args: &[&str]| {
+        ["cpu", "gpu", "auto"].map(|device| {
+            let (value, stderr) = ok(ferret(&[args, &["--device", device]].concat()));
+            let named = stderr.contains(&format!("device: {}", gpu.info().name));
+            let expected = device == "gpu" || device == "auto" && !gpu.info().is_software();
+            assert_eq!(named, expected, "--device {device}: {stderr}");
+            value
+        })
+    };
+    let close = |what: &str, values: &[Value; 3], key: &str| {
+        let number = |v: &Value| v[key].as_f64().unwrap_or_else(|| panic!("{what}: no {key} in {v}"));
+        let want = number(&values[0]);
+        values.iter().for_each(|v| assert!((number(v) - want).abs() < 1e-4 * want.abs(), "{what}: {values:?}"));
+    };
+    close("eval", &both(&["eval", "--model", &model, "--data", &data, "--json"]), "loss");
+    let mut grads = Vec::new();
+    for device in ["cpu", "gpu"] {
+        let out = dir.path().join(device);
+        let args = ["grad", "--model", &model, "--data", &data, "--device", device, "--out", out.to_str().unwrap()];
+        ok(ferret(&args));
+        grads.push(std::fs::read(out).unwrap());
+    }
+    let [want, got] = [&grads[0], &grads[1]].map(|bytes| safetensors::SafeTensors::deserialize(bytes).unwrap());
+    for (name, want) in want.tensors() {
+        let numbers = |data: &[u8]| -> Vec<f32> {
+            data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+        };
+        let (got, want) = (numbers(got.tensor(&name).unwrap().data()), numbers(want.data()));
+        // Keys' biases have a gradient of 0 but for rounding: compared with what is usual elsewhere.
+        let size = want.iter().fold(1e-2f32, |m, x| m.max(x.abs()));
+        assert!(got.iter().zip(&want).all(|(g, w)| (g - w).abs() < 1e-4 * size), "{name}");
+    }
+    let texts = both(&[
+        "generate",
+        "--model",
+        &model,
+        "--prompt-tokens",
+        "3,1,4",
+        "--max-tokens",
+        "5",
+        "--temperature",
+        "0",
+        "--json",
+    ]);
+    assert_eq!(texts[0]["tokens"], texts[1]["tokens"]);
+    assert!(texts[0]["tokens"].as_array().is_some_and(|t| t.len() >= 5), "{texts:?}");
+}
+
+#[test]
+fn devices_are_listed_with_limits_features_and_rates() {
+    let Some(gpu) = gpu() else { return };
+    let (list, _) = ok(ferret(&["devices", "--json"]));
+    let own = list["adapters"].as_array().unwrap().iter().find(|a| a["name"] == gpu.info().name.as_str()).unwrap();
+    for key in ["gflops", "gigabytes", "max_buffer", "max_binding", "workgroup_memory", "workgroup_threads"] {
+        assert!(own[key].as_f64().is_some_and(|x| x > 0.0), "{key}: {own}");
+    }
+    assert!(own["features"].is_array() && own["backend"].is_string() && list["cpu"]["gflops"].is_number());
+    let unknown = Command::new(env!("CARGO_BIN_EXE_ferret"))
+        .args(["generate", "--model", base_path().to_str().unwrap(), "--prompt-tokens", "3", "--device", "gpu"])
+        .env("FERRET_ADAPTER", "no such adapter")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&unknown.stderr);
+    assert!(!unknown.status.success() && stderr.contains(&gpu.info().name) && !stderr.contains("panicked"), "{stderr}");
+}

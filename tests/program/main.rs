@@ -1,0 +1,49 @@
+//! The program as people run it: every verb, what it writes, what it refuses, what it leaves when it is killed.
+//!
+//! One binary for all of them: what they instantiate is compiled once.
+#![cfg(feature = "cli")]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../io_support/mod.rs"]
+mod io_support;
+
+mod adapter_program;
+mod answers;
+mod audit;
+#[cfg(unix)]
+mod audit_train;
+mod bad_input;
+mod checkpoint;
+mod compose;
+mod data;
+#[cfg(unix)]
+mod families_program;
+#[cfg(feature = "embedded")]
+mod golden;
+#[cfg(feature = "gpu")]
+mod gpu_train;
+mod hostile;
+#[cfg(feature = "hub")]
+mod hub;
+mod plan;
+#[cfg(feature = "embedded")]
+mod progress;
+mod replay;
+mod schemas;
+mod start;
+mod study;
+#[cfg(feature = "embedded")]
+mod study_real;
+mod study_tune;
+#[cfg(unix)]
+mod train;
+mod train_dense;
+#[cfg(unix)]
+mod train_k;
+mod tune_program;
+#[cfg(feature = "embedded")]
+mod verify;
+mod words;
+#[cfg(feature = "embedded")]
+mod world;

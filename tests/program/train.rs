@@ -1,0 +1,490 @@
+//! `ferret train`, `replay` and `verify` as their users run them, interrupted and killed included.
+
+use crate::common::Random;
+use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn base() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny").to_str().unwrap().to_owned()
+}
+
+fn records(dir: &Path) -> PathBuf {
+    some_records(dir, "records.jsonl", 3)
+}
+
+fn some_records(dir: &Path, name: &str, seed: u64) -> PathBuf {
+    // Held-out records go by other strides, so that none is among those trained on.
+    let (mut random, stride) = (Random::new(seed), if seed == 3 { 3 } else { 5 });
+    let lines: Vec<String> = (0..200)
+        .map(|_| {
+            let (first, len) = (random.below(100), 2 + random.below(20));
+            json!({"tokens": (0..len).map(|i| (first + stride * i) % 101).collect::<Vec<_>>()}).to_string()
+        })
+        .collect();
+    let path = dir.join(name);
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    path
+}
+
+/// `ferret train` with the arguments that every test shares.
+fn train(data: &Path, out: &Path, extra: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
+    command.args(["train", "--method", "ferret-max", "--model", &base(), "--data", data.to_str().unwrap()]);
+    command.args(["--out", out.to_str().unwrap(), "--epsilon", "20", "--epochs", "5", "--batch", "10"]);
+    command.args(["--learning-rate", "1e-3", "--threads", "1", "--json"]).args(extra);
+    command
+}
+
+fn run(mut command: Command) -> Output {
+    command.output().unwrap()
+}
+
+fn ok(output: Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn says(output: &Output, sentence: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains(sentence), "expected {sentence:?}: {stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+fn ferret(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
+}
+
+#[test]
+fn a_run_is_its_transcript() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out, again) = (records(dir.path()), dir.path().join("tuned"), dir.path().join("again"));
+    let summary = ok(run(train(&data, &out, &["--insecure-seed", "1"])));
+    let transcript: Value = serde_json::from_slice(&std::fs::read(out.join("transcript.json")).unwrap()).unwrap();
+    let bits = transcript["bits"].as_str().unwrap();
+    assert_eq!(bits.len() as u64, summary["bits"].as_u64().unwrap());
+    assert!(bits.len() > 100 && bits.contains('+') && bits.contains('-'));
+    let privacy: Value = serde_json::from_slice(&std::fs::read(out.join("privacy.json")).unwrap()).unwrap();
+    let nats = |name: &str| privacy[name].as_f64().unwrap();
+    assert!((nats("nats_paper") - 0.05 * bits.len() as f64 * std::f64::consts::LN_2).abs() < 1e-9);
+    assert!(nats("nats_charged") > 0.0 && nats("nats_charged") < nats("nats_paper"));
+    let statement = std::fs::read_to_string(out.join("PRIVACY.md")).unwrap();
+    assert!(statement.contains("not private: sampling and noise are known"), "{statement}");
+    assert!(!out.join("state").exists());
+    // The log tells steps and groups, nothing that depends on the realised batch.
+    for line in std::fs::read_to_string(out.join("log.jsonl")).unwrap().lines() {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let keys: Vec<_> = line.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["step", "groups"]);
+    }
+    let (out, again) = (out.to_str().unwrap(), again.to_str().unwrap());
+    let file = format!("{out}/transcript.json");
+    assert!(ferret(&["replay", "--base", &base(), "--transcript", &file, "--out", again]).status.success());
+    for name in ["model.safetensors", "config.json", "transcript.json"] {
+        let read = |dir: &str| std::fs::read(Path::new(dir).join(name)).unwrap();
+        assert_eq!(read(out), read(again), "{name}");
+    }
+    assert!(ferret(&["verify", out, "--base", &base()]).status.success());
+    // One bit turned, one added, one left out: refused.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let turned: String =
+        bits.chars().enumerate().map(|(i, c)| if i == 7 { if c == '+' { '-' } else { '+' } } else { c }).collect();
+    for changed in [turned, format!("{bits}+"), bits[1..].to_owned()] {
+        let path = dir.path().join("tampered.json");
+        std::fs::write(&path, text.replace(bits, &changed)).unwrap();
+        let out =
+            ferret(&["replay", "--base", &base(), "--transcript", path.to_str().unwrap(), "--out", "/nonexistent/x"]);
+        assert!(!out.status.success());
+    }
+}
+
+#[test]
+fn without_insecure_seed_two_runs_differ_and_the_statement_promises() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = records(dir.path());
+    let mut seen = Vec::new();
+    for name in ["a", "b"] {
+        let out = dir.path().join(name);
+        let summary = ok(run(train(&data, &out, &[])));
+        assert!(summary["guarantees"][0].as_str().unwrap().contains("nats of mutual information"));
+        seen.push(std::fs::read(out.join("model.safetensors")).unwrap());
+    }
+    assert_ne!(seen[0], seen[1], "the samples of two runs must be independent");
+}
+
+#[test]
+fn private_logs_are_declared() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    ok(run(train(&data, &out, &["--log-private", "--max-steps", "20"])));
+    assert!(std::fs::read_to_string(out.join("log.jsonl")).unwrap().contains("\"loss\""));
+    assert!(std::fs::read_to_string(out.join("PRIVACY.md")).unwrap().contains("--log-private"));
+}
+
+#[test]
+fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, whole) = (records(dir.path()), dir.path().join("whole"));
+    let fixed = ["--insecure-seed", "1", "--checkpoint-every", "1"];
+    let clock = Instant::now();
+    ok(run(train(&data, &whole, &fixed)));
+    let mut length = clock.elapsed();
+    let read = |dir: &Path, name: &str| std::fs::read(dir.join(name)).unwrap();
+    let mut random = Random::new(std::process::id().into());
+    let (mut killed, mut resumed_alone) = (0, 0);
+    for i in 0.. {
+        assert!(i < 200, "only {killed} of {i} runs were cut short");
+        let out = dir.path().join(format!("killed-{i}"));
+        let clock = Instant::now();
+        let mut child = train(&data, &out, &fixed).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(length.mul_f64((random.signed() + 1.0) / 2.0));
+        if child.try_wait().unwrap().is_some() {
+            // The first run was slower than usual, or the moment lay at the end: aim earlier.
+            length = length.min(clock.elapsed()).mul_f64(0.9);
+        }
+        child.kill().unwrap();
+        killed += usize::from(!child.wait().unwrap().success());
+        // Whatever moment it was, the same command with --resume ends the run, and so does the folder alone where one was begun.
+        let finished = out.join("privacy.json").exists() && !out.join("state/told.json").exists();
+        let alone = i % 2 == 1 && out.join("state/told.json").exists();
+        let again = match alone {
+            true => ferret(&["train", "--resume", out.to_str().unwrap()]),
+            false => run(train(&data, &out, &[&fixed[..], &["--resume"]].concat())),
+        };
+        if finished && out.join("transcript.json").exists() {
+            says(&again, "finished");
+        } else {
+            ok(again);
+        }
+        resumed_alone += usize::from(alone);
+        for name in ["model.safetensors", "transcript.json", "log.jsonl", "privacy.json"] {
+            assert!(read(&out, name) == read(&whole, name), "{name} after kill {i}");
+        }
+        assert_eq!(names(&out), names(&whole), "no temporary file stays");
+        std::fs::remove_dir_all(&out).unwrap();
+        if killed == 20 {
+            break;
+        }
+    }
+    assert!(resumed_alone > 2, "{resumed_alone} runs were resumed by their folder alone");
+}
+
+/// The files of a folder.
+fn names(dir: &Path) -> Vec<String> {
+    let mut found: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    found.sort();
+    found
+}
+
+/// Start, and stop by `signal` after `lines` lines of the log. The run must not be over by then: it has a step to go in any case.
+fn stopped(mut command: Command, out: &Path, lines: usize, signal: &str) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !std::fs::read_to_string(out.join("log.jsonl")).is_ok_and(|l| l.lines().count() > lines) {
+        assert!(Instant::now() < deadline, "the run never began");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    child.wait_with_output().unwrap()
+}
+
+/// Arguments of a run that takes seconds, so that it can be stopped on the way.
+const LONG: [&str; 4] = ["--epochs", "200", "--epsilon", "600"];
+
+#[test]
+fn an_interrupt_leaves_a_run_to_resume_with_its_key_for_the_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let held_out = some_records(dir.path(), "held-out.jsonl", 4);
+    let with = [&LONG[..], &["--log-private", "--eval-data", held_out.to_str().unwrap()]].concat();
+    let output = stopped(train(&data, &out, &with), &out, 2, "-INT");
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+    says(&output, "--resume continues");
+    let mode = |name: &str| std::fs::metadata(out.join(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("state/key.json"), mode("state/told.json"), mode("log.jsonl")), (0o600, 0o600, 0o600));
+    let again = |extra: &[&str]| run(train(&data, &out, &[&with[..], extra].concat()));
+    says(&again(&[]), "--resume");
+    says(&again(&["--resume", "--seed", "4"]), "seed");
+    // What a run stops at and how it adds up are part of the plan, and its sample and flips are not spent on other records.
+    says(&again(&["--resume", "--max-steps", "100"]), "part of its plan");
+    says(&again(&["--resume", "--micro-batch", "4"]), "micro_batch");
+    says(&again(&["--resume", "--insecure-seed", "4"]), "--insecure-seed");
+    let other = dir.path().join("other.jsonl");
+    std::fs::write(&other, std::fs::read_to_string(&data).unwrap().replacen('[', "[1,", 1)).unwrap();
+    says(&run(train(&other, &out, &[&with[..], &["--resume"]].concat())), "other records");
+    assert!(!out.join("privacy.json").exists(), "nothing is stated about a run that was refused");
+    // What it began with was measured before the interrupt, and is still the base model's. Its folder tells all the rest.
+    let summary = ok(ferret(&["train", "--resume", out.to_str().unwrap()]));
+    let model = base();
+    let alone = ok(ferret(&["eval", "--model", &model, "--data", held_out.to_str().unwrap(), "--json"]));
+    assert_eq!(summary["eval_before"]["loss"], alone["loss"]);
+    assert_ne!(summary["eval_after"]["loss"], alone["loss"]);
+    assert!(!out.join("state").exists());
+    says(&again(&["--resume"]), "finished");
+    says(&ferret(&["train", "--resume", out.to_str().unwrap()]), "finished");
+}
+
+/// A run begun to its end and resumed with --max-steps would state what fewer steps spend: it is refused, and states what was planned.
+#[test]
+fn when_a_run_stops_is_part_of_its_plan() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    assert_eq!(stopped(train(&data, &out, &LONG), &out, 2, "-INT").status.code(), Some(130));
+    let fewer = [&LONG[..], &["--resume", "--max-steps", "2000"]].concat();
+    says(&run(train(&data, &out, &fewer)), "was begun to stop after 4000 steps, now it is 2000");
+    let summary = ok(run(train(&data, &out, &[&LONG[..], &["--resume"]].concat())));
+    assert_eq!((summary["steps"].as_u64(), summary["steps_planned"].as_u64()), (Some(4000), Some(4000)));
+    // 600 nats at s = 0.05 are 17,312 bits.
+    assert_eq!(summary["bits"], 17_312);
+}
+
+#[test]
+fn the_default_mask_never_exceeds_the_budget_and_the_papers_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = records(dir.path());
+    let mut over = 0;
+    for seed in 0..4 {
+        for mask in ["exact", "bernoulli"] {
+            let out = dir.path().join(format!("{mask}-{seed}"));
+            let seed = seed.to_string();
+            let mut extra = vec!["--seed", &seed, "--epsilon", "1", "--epochs", "1"];
+            if mask != "exact" {
+                extra.extend(["--mask", mask]);
+            }
+            let summary = ok(run(train(&data, &out, &extra)));
+            let exceeded = summary["nats_paper"].as_f64().unwrap() > 1.0;
+            assert!(summary["nats_charged"].as_f64().unwrap() < 1.0, "{summary}");
+            assert!(mask == "bernoulli" || !exceeded, "{summary}");
+            let told = summary["not_met"].as_array().unwrap().iter().any(|n| n.as_str().unwrap().contains("exceeded"));
+            assert_eq!(told, exceeded, "{summary}");
+            over += usize::from(exceeded);
+            assert!(ferret(&["verify", out.to_str().unwrap(), "--base", &base()]).status.success());
+        }
+    }
+    assert!(over > 0, "the test needs a mask that exceeds its budget");
+}
+
+#[test]
+fn records_to_evaluate_on_are_not_those_trained_on_unless_nothing_is_promised() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let overlap = dir.path().join("overlap.jsonl");
+    let (text, other) = (std::fs::read_to_string(&data).unwrap(), some_records(dir.path(), "held-out.jsonl", 4));
+    let one_of_them = text.lines().nth(77).unwrap();
+    std::fs::write(&overlap, format!("{}\n{one_of_them}\n", std::fs::read_to_string(&other).unwrap())).unwrap();
+    for path in [&data, &overlap] {
+        says(&run(train(&data, &out, &["--eval-data", path.to_str().unwrap()])), "are trained on too");
+        assert!(!out.exists());
+    }
+    ok(run(train(&data, &out, &["--eval-data", overlap.to_str().unwrap(), "--insecure-seed", "1"])));
+    ok(run(train(&data, &dir.path().join("apart"), &["--eval-data", other.to_str().unwrap()])));
+}
+
+/// One flipped bit in any file of the state is found before anything is computed from it.
+#[test]
+fn a_damaged_state_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let held_out = some_records(dir.path(), "held-out.jsonl", 4);
+    let with = [&LONG[..], &["--checkpoint-every", "1", "--eval-data", held_out.to_str().unwrap()]].concat();
+    assert_eq!(stopped(train(&data, &out, &with), &out, 5, "-INT").status.code(), Some(130));
+    let state = out.join("state");
+    let saved = std::fs::read_dir(state.join("saved")).unwrap().map(|e| e.unwrap().path());
+    let mut files: Vec<PathBuf> = saved.collect();
+    files.extend(["told.json", "key.json", "before.json"].map(|name| state.join(name)));
+    assert_eq!(files.len(), 5, "{files:?}");
+    for path in files {
+        let whole = std::fs::read(&path).unwrap();
+        // A digit in the middle, so that what is there still reads well.
+        let digits = (0..whole.len()).filter(|&i| whole[i].is_ascii_digit());
+        let at = digits.min_by_key(|&i| i.abs_diff(whole.len() / 2)).unwrap();
+        let mut flipped = whole.clone();
+        flipped[at] = if whole[at] == b'7' { b'8' } else { b'7' };
+        std::fs::write(&path, &flipped).unwrap();
+        let output = ferret(&["train", "--resume", out.to_str().unwrap()]);
+        says(&output, path.file_name().unwrap().to_str().unwrap());
+        std::fs::write(&path, &whole).unwrap();
+    }
+    ok(ferret(&["train", "--resume", out.to_str().unwrap()]));
+}
+
+#[test]
+fn a_second_process_is_locked_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let mut first = train(&data, &out, &LONG).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !std::fs::read_to_string(out.join("log.jsonl")).is_ok_and(|l| l.lines().count() > 2) {
+        assert!(Instant::now() < deadline, "the run never began");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Stopped, not ended: it holds the folder however long the others take.
+    let signal = |name: &str, id: u32| {
+        assert!(Command::new("kill").args([name, &id.to_string()]).status().unwrap().success());
+    };
+    signal("-STOP", first.id());
+    let resumed = [&LONG[..], &["--resume"]].concat();
+    says(&run(train(&data, &out, &resumed)), "another process is at work");
+    says(&ferret(&["train", "--resume", out.to_str().unwrap()]), "another process is at work");
+    signal("-KILL", first.id());
+    first.wait().unwrap();
+    ok(run(train(&data, &out, &resumed)));
+}
+
+/// Where nothing was begun yet, --resume with all arguments begins: what a scheduler that restarts jobs needs.
+#[test]
+fn resume_begins_where_nothing_is_and_a_folder_alone_does_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out, whole) = (records(dir.path()), dir.path().join("tuned"), dir.path().join("whole"));
+    let fixed = ["--insecure-seed", "1", "--max-steps", "20"];
+    ok(run(train(&data, &whole, &fixed)));
+    says(&ferret(&["train", "--resume", out.to_str().unwrap()]), "no unfinished run");
+    assert!(!out.exists());
+    // Killed at the very start: a folder with nothing in it, or with what a killed write left, a key in it.
+    std::fs::create_dir_all(out.join(".ferret-killed")).unwrap();
+    std::fs::write(out.join(".ferret-killed/key.json"), b"a key").unwrap();
+    std::fs::write(out.join("log.jsonl"), b"").unwrap();
+    ok(run(train(&data, &out, &[&fixed[..], &["--resume"]].concat())));
+    assert_eq!(names(&out), names(&whole));
+    let read = |dir: &Path| std::fs::read(dir.join("model.safetensors")).unwrap();
+    assert_eq!(read(&out), read(&whole));
+    // A folder with anything else in it is nobody's run.
+    let full = dir.path().join("full");
+    std::fs::create_dir(&full).unwrap();
+    std::fs::write(full.join("notes.txt"), b"mine").unwrap();
+    says(&run(train(&data, &full, &[&fixed[..], &["--resume"]].concat())), "not empty");
+}
+
+/// Killed while the key is wiped, before or after, while the state goes: --resume ends it, and nothing is computed again.
+#[test]
+fn killed_at_the_very_end_a_run_is_ended_by_resume() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, whole) = (records(dir.path()), dir.path().join("whole"));
+    let fixed = ["--insecure-seed", "1", "--max-steps", "40"];
+    let summary = ok(run(train(&data, &whole, &fixed)));
+    let others = some_records(dir.path(), "others.jsonl", 9);
+    let audited = [&fixed[..], &["--audit", others.to_str().unwrap(), "--audit-records", "5"]].concat();
+    let folder = dir.path().join("ending");
+    let mut command = train(&data, &folder, &audited);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !folder.join("privacy.json").exists() || folder.join("state/key.json").exists() {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "the end was never seen");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    if folder.join("state/told.json").exists() {
+        // The key half wiped: zeros where it was, and the file still there.
+        std::fs::write(folder.join("state/key.json"), [0; 100]).unwrap();
+        std::fs::set_permissions(folder.join("state/key.json"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    let again = ok(ferret(&["train", "--resume", folder.to_str().unwrap()]));
+    assert!(again["audit"].is_object() && folder.join("audit").is_dir(), "the audit that was asked for is done too");
+    assert_eq!(again["bits"], summary["bits"]);
+    assert!(!folder.join("state").exists());
+    let read = |dir: &Path| std::fs::read(dir.join("model.safetensors")).unwrap();
+    assert_eq!(read(&folder), read(&whole));
+    says(&ferret(&["train", "--resume", folder.to_str().unwrap()]), "finished");
+    // Killed between the removal of the last file and of its folder.
+    std::fs::create_dir(whole.join("state")).unwrap();
+    says(&run(train(&data, &whole, &[&fixed[..], &["--resume"]].concat())), "finished");
+    assert!(!whole.join("state").exists());
+}
+
+#[test]
+fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    for (extra, sentence) in [
+        (&["--batch", "201"][..], "--batch 201 of 200 records"),
+        (&["--batch", "0"], "--batch 0"),
+        (&["--epsilon", "0"], "epsilon"),
+        (&["--epsilon", "nan"], "epsilon"),
+        (&["--flip", "0.1"], "--release rr"),
+        (&["--release", "rr"], "--flip"),
+        (&["--release", "rr", "--flip", "0.5"], "flip"),
+        (&["--epsilon", "0.001"], "does not pay for one bit"),
+        (&["--groups", "3"], "has its groups"),
+        (&["--sampler", "shuffle", "--batch-per", "bit"], "shuffle"),
+        (&["--delta", "0"], "--delta 0"),
+        (&["--delta", "2", "--release", "rr", "--flip", "0.1"], "--delta 2"),
+        (&["--checkpoint-every", "0"], "--checkpoint-every"),
+        (&["--release", "gaussian", "--dither", "0.001"], "epsilon"),
+        (&["--method", "adam"], "--method adam"),
+        (&["--data", "/nonexistent.jsonl"], "no such file"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
+        command.args(["train", "--model", &base(), "--out", out.to_str().unwrap(), "--epochs", "1", "--quiet"]);
+        let has = |flag: &str| extra.contains(&flag);
+        for (flag, value) in
+            [("--method", "ferret-max"), ("--data", data.to_str().unwrap()), ("--epsilon", "1"), ("--batch", "10")]
+        {
+            if !has(flag) {
+                command.args([flag, value]);
+            }
+        }
+        says(
+            &run({
+                command.args(extra);
+                command
+            }),
+            sentence,
+        );
+        assert!(!out.exists(), "{extra:?}");
+    }
+}
+
+#[test]
+fn a_run_that_diverges_leaves_no_model_and_no_promise() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let mut command = train(&data, &out, &["--route", "direct", "--clip", "1e39"]);
+    command.arg("--quiet");
+    let output = run(command);
+    says(&output, "diverged");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(!out.join("model.safetensors").exists() && !out.join("privacy.json").exists());
+    // It would diverge again; with other settings it is another run, and says that it is not the first.
+    let wild = ["--route", "direct", "--clip", "1e39"];
+    says(&run(train(&data, &out, &[&wild[..], &["--resume"]].concat())), "--restart-diverged");
+    says(&ferret(&["train", "--resume", out.to_str().unwrap()]), "--restart-diverged");
+    says(&run(train(&data, &out, &["--route", "direct"])), "--restart-diverged");
+    let summary = ok(run(train(&data, &out, &["--route", "direct", "--restart-diverged"])));
+    let told = |n: &Value| n.as_str().unwrap().contains("begun again");
+    assert!(summary["not_met"].as_array().unwrap().iter().any(told), "{summary}");
+    assert!(ferret(&["verify", out.to_str().unwrap(), "--base", &base()]).status.success());
+    says(&run(train(&data, &dir.path().join("new"), &["--resume", "--restart-diverged"])), "nothing to begin again");
+}
+
+#[test]
+fn how_long_a_private_run_took_is_told_only_where_logs_are() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = records(dir.path());
+    for (name, extra, told) in
+        [("a", &[][..], false), ("b", &["--log-private"], true), ("c", &["--insecure-seed", "1"], true)]
+    {
+        let summary = ok(run(train(&data, &dir.path().join(name), extra)));
+        assert_eq!(summary["seconds"].is_number(), told, "{extra:?}");
+    }
+}
+
+#[test]
+fn the_bits_of_a_noisy_scalar_tell_no_more_than_its_place_on_the_grid() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    ok(run(train(&data, &out, &["--release", "gaussian", "--dither", "1.5", "--clip", "2"])));
+    let text = std::fs::read_to_string(out.join("transcript.json")).unwrap();
+    let transcript: Value = serde_json::from_str(&text).unwrap();
+    let scalars: Vec<f64> =
+        transcript["scalars"].as_array().unwrap().iter().map(|x| f64::from(x.as_f64().unwrap() as f32)).collect();
+    assert!(scalars.len() > 200 && scalars.iter().any(|x| *x < 0.0) && scalars.iter().any(|x| *x > 0.0));
+    let off = scalars.iter().find(|x| (*x / 2.0 * 1024.0).fract() != 0.0);
+    assert_eq!(off, None);
+    let mean = scalars.iter().map(|x| x.abs()).sum::<f64>() / scalars.len() as f64;
+    // E|1 + 1.5 z| = 1.45, in units of C = 2.
+    assert!((mean / 2.0 - 1.45).abs() < 6.0 / (scalars.len() as f64).sqrt(), "{mean}");
+}

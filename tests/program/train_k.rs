@@ -1,0 +1,247 @@
+//! `ferret train --method ferret-k`, `replay`, `verify` and `audit` as their users run them, killed runs included.
+
+use crate::common::Random;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
+
+fn base() -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny").to_str().unwrap().to_owned()
+}
+
+fn records(dir: &Path, name: &str, stride: usize) -> PathBuf {
+    let mut random = Random::new(stride as u64);
+    let lines: Vec<String> = (0..200)
+        .map(|_| {
+            let (first, len) = (random.below(100), 2 + random.below(20));
+            json!({"tokens": (0..len).map(|i| (first + stride * i) % 101).collect::<Vec<_>>()}).to_string()
+        })
+        .collect();
+    let path = dir.join(name);
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    path
+}
+
+fn train(method: &str, data: &Path, out: &Path, extra: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
+    command.args(["train", "--method", method, "--model", &base(), "--data", data.to_str().unwrap()]);
+    command.args(["--out", out.to_str().unwrap(), "--epochs", "2", "--batch", "10", "--threads", "1", "--json"]);
+    command.args(extra);
+    command
+}
+
+fn ok(output: Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn says(output: &Output, sentence: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains(sentence), "expected {sentence:?}: {stderr}");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+}
+
+fn ferret(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
+}
+
+fn json_of(path: &Path) -> Value {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn a_run_is_its_transcript_and_promises_what_dpsgd_promises() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = records(dir.path(), "records.jsonl", 3);
+    let dpsgd = dir.path().join("dpsgd");
+    ok(train("dpsgd", &data, &dpsgd, &["--noise-multiplier", "1.3"]).output().unwrap());
+    let eps = |dir: &Path| -> Vec<Value> {
+        let statement = json_of(&dir.join("privacy.json"));
+        let claims = statement["claims"].as_array().unwrap().clone();
+        claims
+            .into_iter()
+            .filter(|c| c["guarantee"].get("eps_delta").is_some() || c.to_string().contains("eps"))
+            .collect()
+    };
+    for extra in [
+        &["--bits-per-step", "100"][..],
+        &["--release", "scalar", "--sketch", "count"],
+        &["--route", "adamw", "--learning-rate", "1e-3", "--sketch", "grid"],
+        &["--momentum", "0", "--schedule", "linear"],
+        &["--tune", "last:1"],
+    ] {
+        let name = extra.join("");
+        let (out, again) = (dir.path().join(&name), dir.path().join(format!("{name}-again")));
+        let with = [&["--noise-multiplier", "1.3"], extra].concat();
+        let summary = ok(train("ferret-k", &data, &out, &with).output().unwrap());
+        assert_eq!(eps(&out), eps(&dpsgd), "{name}");
+        assert_eq!(eps(&out).len(), 4);
+        let transcript = json_of(&out.join("transcript.json"));
+        let k = transcript["settings"]["bits_per_step"].as_u64().unwrap();
+        // B = 10 and z = 1.3: 4 x 100 x 1.3 / (1.69 x 4) = 76.9 signs.
+        assert_eq!(k, if extra[0] == "--bits-per-step" { 100 } else { 64 });
+        let released = summary["bits"].as_u64().or(summary["scalars"].as_u64());
+        assert_eq!((released, &summary["computed_steps"]), (Some(40 * k), &json!(40)));
+        assert_eq!(summary["private"], true);
+        let file = out.join("transcript.json");
+        let replayed =
+            ["replay", "--base", &base(), "--transcript", file.to_str().unwrap(), "--out", again.to_str().unwrap()];
+        assert!(ferret(&replayed).status.success());
+        for name in ["model.safetensors", "config.json", "transcript.json"] {
+            assert_eq!(std::fs::read(out.join(name)).unwrap(), std::fs::read(again.join(name)).unwrap(), "{name}");
+        }
+        let verified = ok(ferret(&["verify", out.to_str().unwrap(), "--base", &base(), "--json"]));
+        assert_eq!(
+            (&verified["verified"], &verified["replayed"], verified["releases"].as_u64()),
+            (&json!(true), &json!(true), released)
+        );
+        assert_eq!(verified["not_bound"], json!(["log.jsonl is not the base model's, and nothing says what it holds"]));
+        // The log tells steps and nothing that depends on the realised batch.
+        for line in std::fs::read_to_string(out.join("log.jsonl")).unwrap().lines() {
+            let line: Value = serde_json::from_str(line).unwrap();
+            assert_eq!(line.as_object().unwrap().keys().collect::<Vec<_>>(), ["step"]);
+        }
+    }
+    // A statement that claims less noise spent, or more signs, is not the run's.
+    let out = dir.path().join("--momentum0--schedulelinear");
+    let path = out.join("privacy.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("\"numbers\": 64", "\"numbers\": 63")).unwrap();
+    says(&ferret(&["verify", out.to_str().unwrap(), "--base", &base()]), "is not the statement of this run");
+    std::fs::write(&path, text).unwrap();
+    let mut bytes = std::fs::read(out.join("model.safetensors")).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(out.join("model.safetensors"), bytes).unwrap();
+    says(&ferret(&["verify", out.to_str().unwrap(), "--base", &base()]), "differs in 1 of");
+}
+
+#[test]
+fn a_budget_finds_the_noise_and_idle_steps_spend_none_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = records(dir.path(), "records.jsonl", 3);
+    let (all, some) = (dir.path().join("all"), dir.path().join("some"));
+    let budget = ["--dp-epsilon", "2", "--delta", "1e-5"];
+    let whole = ok(train("ferret-k", &data, &all, &budget).output().unwrap());
+    let spent = |summary: &Value| summary["epsilon_spent"]["pld"].as_f64().unwrap();
+    assert!(spent(&whole) <= 2.0 && spent(&whole) > 1.99, "{whole}");
+    let idle = ok(train("ferret-k", &data, &some, &[&budget[..], &["--fire", "0.5"]].concat()).output().unwrap());
+    assert!(spent(&idle) <= 2.0 && spent(&idle) > 1.99, "{idle}");
+    let noise = |summary: &Value| summary["noise_multiplier"].as_f64().unwrap();
+    assert!(noise(&idle) < noise(&whole));
+    let steps = |summary: &Value| summary["computed_steps"].as_u64().unwrap();
+    assert!(steps(&whole) == 40 && (8..33).contains(&steps(&idle)));
+    assert_eq!(std::fs::read_to_string(some.join("log.jsonl")).unwrap().lines().count() as u64, steps(&idle));
+    assert!(ferret(&["verify", some.to_str().unwrap(), "--base", &base()]).status.success());
+}
+
+#[test]
+fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, whole) = (records(dir.path(), "records.jsonl", 3), dir.path().join("whole"));
+    let fixed =
+        ["--noise-multiplier", "1", "--insecure-seed", "1", "--checkpoint-every", "1", "--bits-per-step", "128"];
+    let clock = Instant::now();
+    ok(train("ferret-k", &data, &whole, &fixed).output().unwrap());
+    let mut length = clock.elapsed();
+    let mut random = Random::new(std::process::id().into());
+    let mut killed = 0;
+    for i in 0.. {
+        assert!(i < 200, "only {killed} of {i} runs were cut short");
+        let out = dir.path().join(format!("killed-{i}"));
+        let clock = Instant::now();
+        let mut child =
+            train("ferret-k", &data, &out, &fixed).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(length.mul_f64((random.signed() + 1.0) / 2.0));
+        if child.try_wait().unwrap().is_some() {
+            length = length.min(clock.elapsed()).mul_f64(0.9);
+        }
+        child.kill().unwrap();
+        killed += usize::from(!child.wait().unwrap().success());
+        let finished = out.join("privacy.json").exists() && !out.join("state/told.json").exists();
+        let again = match i % 2 == 1 && out.join("state/told.json").exists() {
+            true => ferret(&["train", "--resume", out.to_str().unwrap()]),
+            false => train("ferret-k", &data, &out, &[&fixed[..], &["--resume"]].concat()).output().unwrap(),
+        };
+        if finished && out.join("transcript.json").exists() {
+            says(&again, "finished");
+        } else {
+            ok(again);
+        }
+        for name in ["model.safetensors", "transcript.json", "log.jsonl", "privacy.json"] {
+            let read = |dir: &Path| std::fs::read(dir.join(name)).unwrap();
+            assert!(read(&out) == read(&whole), "{name} after kill {i}");
+        }
+        assert!(!out.join("state").exists());
+        std::fs::remove_dir_all(&out).unwrap();
+        if killed == 10 {
+            break;
+        }
+    }
+}
+
+#[test]
+fn an_audit_with_shadow_models_reads_the_transcript() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, others) = (records(dir.path(), "records.jsonl", 3), records(dir.path(), "others.jsonl", 5));
+    let (out, cache) = (dir.path().join("tuned"), dir.path().join("shadows"));
+    ok(train("ferret-k", &data, &out, &["--noise-multiplier", "1", "--bits-per-step", "16"]).output().unwrap());
+    let audit = |extra: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
+        command.args([
+            "audit",
+            "--base",
+            &base(),
+            "--tuned",
+            out.to_str().unwrap(),
+            "--members",
+            data.to_str().unwrap(),
+        ]);
+        command.args(["--nonmembers", others.to_str().unwrap(), "--json", "--quiet"]).args(extra);
+        ok(command.output().unwrap())
+    };
+    let plain = audit(&[]);
+    assert!(plain.to_string().contains("eps"), "{plain}");
+    let shadowed = audit(&["--shadows", "4", "--shadow-cache", cache.to_str().unwrap()]);
+    assert!(shadowed["attacks"].to_string().contains("lira"), "{shadowed}");
+    let kept: Vec<_> =
+        std::fs::read_dir(&cache).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(kept.len() == 4 && kept.iter().all(|n| n.ends_with(".transcript.json")), "{kept:?}");
+}
+
+#[test]
+fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, out) = (records(dir.path(), "records.jsonl", 3), dir.path().join("tuned"));
+    let noise = ["--noise-multiplier", "1"];
+    for (extra, sentence) in [
+        (&[][..], "needs --dp-epsilon"),
+        (&["--epsilon", "1"], "--dp-epsilon and --delta"),
+        (&["--noise-multiplier=-1"], "noise_multiplier"),
+        (&[&noise[..], &["--bits-per-step", "0"]].concat(), "bits_per_step is 0"),
+        (&[&noise[..], &["--bits-per-step", "99999999"]].concat(), "bits_per_step"),
+        (&[&noise[..], &["--fire", "0"]].concat(), "p is 0"),
+        (&[&noise[..], &["--fire", "1e-9"]].concat(), "no step of 40 fires"),
+        (&[&noise[..], &["--momentum", "1"]].concat(), "momentum"),
+        (&[&noise[..], &["--momentum", "0.5", "--route", "adamw"]].concat(), "AdamW has its own"),
+        (&[&noise[..], &["--release", "rr"]].concat(), "sign or scalar"),
+        (&[&noise[..], &["--groups", "3"]].concat(), "--groups"),
+        (&[&noise[..], &["--clipping", "per-layer"]].concat(), "as a whole"),
+        (&[&noise[..], &["--batch-per", "bit"]].concat(), "single bits"),
+        (&[&noise[..], &["--bits", "4"]].concat(), "--bits-per-step"),
+    ] {
+        says(&train("ferret-k", &data, &out, extra).output().unwrap(), sentence);
+        assert!(!out.exists(), "{extra:?}");
+    }
+    for (method, extra) in [
+        ("dpsgd", &["--noise-multiplier", "1", "--bits-per-step", "4"][..]),
+        ("nonprivate", &["--sketch", "count"]),
+        ("ferret-max", &["--epsilon", "1", "--momentum", "0.5"]),
+    ] {
+        says(&train(method, &data, &out, extra).output().unwrap(), "belongs to ferret-k");
+    }
+    says(
+        &train("ferret-max", &data, &out, &["--epsilon", "1", "--release", "sign"]).output().unwrap(),
+        "--release sign and scalar are ferret-k's",
+    );
+}
