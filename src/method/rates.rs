@@ -10,7 +10,7 @@
 //! in all, not each of them: r sqrt(d).
 //!
 //! A FERRET-k step by the direct route is r long whatever the size of the model, and with momentum 0.7 its share lasts a few steps: r = 6.8 / sqrt(T)
-//! for T steps of 1,024 signs or more (0.7 for 93, 1 for 47), less for fewer signs, each of which says less of the whole.
+//! for T steps (0.7 for 93, 1 for 47), however many signs each has.
 
 use super::ferret::{self, Payload, Release};
 use super::ferret_k::settings::USUAL_MOMENTUM;
@@ -64,15 +64,15 @@ pub fn ferret_k(settings: &ferret_k::Settings, parameters: usize) -> f64 {
     rounded(match settings.route {
         Route::Direct => {
             let computed = settings.p * f64::from(settings.steps());
-            signs(settings.bits_per_step, computed) * (1.0 - settings.momentum) / (1.0 - USUAL_MOMENTUM)
+            signs(computed) * (1.0 - settings.momentum) / (1.0 - USUAL_MOMENTUM)
         }
         Route::Adamw => 3e-3 * noisy(settings.batch) * size(parameters),
     })
 }
 
-/// How long a step of k signs is in a run of so many steps, with the usual momentum.
-pub fn signs(k: u32, steps: f64) -> f64 {
-    6.8 / steps.max(10.0).sqrt() * (f64::from(k) / 1024.0).powf(0.25).clamp(0.2, 1.0)
+/// How long a step of signs is in a run of so many steps, with the usual momentum.
+pub fn signs(steps: f64) -> f64 {
+    6.8 / steps.max(10.0).sqrt()
 }
 
 /// Noise on a small batch is as large as its gradient: a smaller step.
@@ -130,7 +130,7 @@ mod tests {
         near(of(|s| s.batch = 100), 1.05);
         near(of(|s| (s.batch, s.momentum) = (200, 0.5)), 2.2);
         near(of(|s| (s.route, s.momentum) = (Route::Adamw, 0.0)), 3e-3);
-        assert!(of(|s| s.bits_per_step = 16) < of(|s| s.bits_per_step = 256));
+        near(of(|s| (s.batch, s.bits_per_step) = (100, 16)), 1.0);
     }
 
     #[test]

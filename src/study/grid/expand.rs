@@ -200,7 +200,7 @@ impl Grid {
                     let centre = 3e-3 * (batch as f64 / 50.0).sqrt().clamp(0.05, 2.0);
                     rows.push(Row::new(name, Goal::Dpsgd { eps }, batch, epochs, centre));
                     let sketches = Goal::FerretK(Sketches::usual(eps, None));
-                    let rate = self.signs_rate(1024, batch, epochs) * (batch as f64 / 50.0).sqrt().clamp(0.1, 1.0);
+                    let rate = self.signs_rate(batch, epochs) * (batch as f64 / 50.0).sqrt().clamp(0.1, 1.0);
                     rows.push(Row::new(format!("FERRET-k, B = {batch}"), sketches, batch, epochs, rate));
                 }
             }
@@ -232,7 +232,7 @@ impl Grid {
                         }
                         ("ferret-k", _) => {
                             for &nats in &self.budgets {
-                                let centre = self.signs_rate(1024, batch, epochs);
+                                let centre = self.signs_rate(batch, epochs);
                                 row(format!("FERRET-k, B = {batch}"), Goal::FerretKWithin { nats }, centre);
                             }
                         }

@@ -36,7 +36,7 @@ impl Grid {
                             }
                             ("ferret-k", _) => {
                                 for &eps in &self.budgets {
-                                    let middle = self.signs_rate(1024, usual, epochs);
+                                    let middle = self.signs_rate(usual, epochs);
                                     add("FERRET-k", Goal::FerretK(Sketches::usual(eps, None)), usual, middle);
                                 }
                             }

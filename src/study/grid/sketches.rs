@@ -15,10 +15,10 @@ impl Grid {
         if self.budgets.contains(&1.0) { 1.0 } else { self.budgets[0] }
     }
 
-    /// The middle of the learning rates for k signs a step.
-    pub(super) fn signs_rate(&self, k: u32, batch: u64, epochs: u32) -> f64 {
+    /// The middle of the learning rates for signs.
+    pub(super) fn signs_rate(&self, batch: u64, epochs: u32) -> f64 {
         let members = (self.candidates as u64 / 2).max(1);
-        rates::signs(k, f64::from(epochs) * members.div_ceil(batch) as f64)
+        rates::signs(f64::from(epochs) * members.div_ceil(batch) as f64)
     }
 
     pub(super) fn sketched(&self) -> Vec<Row> {
@@ -27,7 +27,7 @@ impl Grid {
         for &epochs in &self.epochs {
             for &batch in &self.batches {
                 let adamw = 3e-3 * (batch as f64 / 50.0).sqrt();
-                let rate = |k| self.signs_rate(k, batch, epochs);
+                let rate = self.signs_rate(batch, epochs);
                 let at = if several { format!(", B = {batch}") } else { String::new() };
                 for &eps in &self.budgets {
                     let mut add = |name: String, method, centre| {
@@ -40,15 +40,15 @@ impl Grid {
                         continue;
                     }
                     let usual = Sketches::usual(eps, None);
-                    add(format!("FERRET-k, {USUAL}"), Goal::FerretK(usual.clone()), rate(1024));
+                    add(format!("FERRET-k, {USUAL}"), Goal::FerretK(usual.clone()), rate);
                     if eps != self.swept_budget() {
                         continue;
                     }
                     for &k in &self.bits {
-                        add(format!("FERRET-k, k = {k}"), Goal::FerretK(Sketches::usual(eps, Some(k))), rate(k));
+                        add(format!("FERRET-k, k = {k}"), Goal::FerretK(Sketches::usual(eps, Some(k))), rate);
                     }
                     let scalars = Sketches { release: Release::Scalar, ..usual.clone() };
-                    add(format!("FERRET-k, {USUAL}, scalars"), Goal::FerretK(scalars), rate(1024));
+                    add(format!("FERRET-k, {USUAL}, scalars"), Goal::FerretK(scalars), rate);
                     let by_adamw = Sketches { route: Route::Adamw, momentum: 0.0, ..usual };
                     add(format!("FERRET-k, {USUAL}, AdamW"), Goal::FerretK(by_adamw), adamw);
                 }

@@ -29,7 +29,7 @@ impl Grid {
                             "ferret-k" => (
                                 "FERRET-k".to_owned(),
                                 Goal::FerretK(Sketches::usual(budget, None)),
-                                self.signs_rate(1024, batch, epochs),
+                                self.signs_rate(batch, epochs),
                             ),
                             variant => {
                                 let reading = Reading::paper(variant, budget);
