@@ -20,6 +20,16 @@ pub enum Direction {
     Add,
 }
 
+impl Direction {
+    /// The opposite one.
+    pub fn other(self) -> Self {
+        match self {
+            Self::Remove => Self::Add,
+            Self::Add => Self::Remove,
+        }
+    }
+}
+
 /// The privacy curve of one step in one direction.
 #[derive(Clone, Debug)]
 pub struct Curve {

@@ -62,55 +62,170 @@ impl Accountant for Pld {
 impl Pld {
     /// What is proven of epsilon from both sides; the upper bound is infinite where none is found.
     pub fn enclosure(&self, event: &Event, delta: f64) -> Result<Bounds> {
+        self.enclosure_by(event, delta, &mut Effort::default())
+    }
+
+    /// [`Pld::enclosure`], and what it took.
+    pub(super) fn enclosure_by(&self, event: &Event, delta: f64, effort: &mut Effort) -> Result<Bounds> {
         check_delta(delta)?;
         let steps = event.steps()?;
         if ever_sampled(&steps) <= delta {
             return Ok(Bounds { lower: 0.0, upper: 0.0 });
         }
-        if let [(Step::Response { flip, sampling_rate, bits: 1 }, count)] = steps[..]
-            && count <= binomial::MOST
-            && delta >= binomial::LEAST_DELTA
-        {
-            return Ok(binomial::epsilon(flip, sampling_rate, count, delta));
+        if let Some(bounds) = counted(&steps, delta) {
+            return Ok(bounds);
         }
         // The two directions know nothing of each other: one thread each.
-        let side = |direction| {
-            let curves: Vec<(Curve, u64)> = steps.iter().map(|&(s, c)| (Curve::new(s, direction), c)).collect();
-            let window = aim(&curves, delta, self.largest_log2, &mut FftPlanner::new());
-            (curves, window, Bounds { lower: 0.0, upper: f64::INFINITY })
-        };
+        let side = |direction| (self.aimed(&steps, direction, delta), Bounds { lower: 0.0, upper: f64::INFINITY });
         let (remove, add) = rayon::join(|| side(Direction::Remove), || side(Direction::Add));
         let mut sides = [remove, add];
-        let worst = |sides: &[(_, _, Bounds)]| Bounds {
-            lower: sides.iter().map(|s| s.2.lower).fold(0.0, f64::max),
-            upper: sides.iter().map(|s| s.2.upper).fold(0.0, larger),
+        let worst = |sides: &[(Aimed, Bounds)]| Bounds {
+            lower: sides.iter().map(|s| s.1.lower).fold(0.0, f64::max),
+            upper: sides.iter().map(|s| s.1.upper).fold(0.0, larger),
         };
-        let count: f64 = steps.iter().map(|(_, c)| *c as f64).sum();
-        let least = 14.min(self.largest_log2);
-        let start = sides.iter().map(|s| shortest(&s.1, count, least, self.largest_log2)).max().unwrap_or(least);
-        for log2 in (start..=self.largest_log2.max(start)).step_by(2) {
+        let start = sides.iter().map(|s| s.0.start).max().unwrap_or(0);
+        for log2 in self.lengths(start) {
             let floor = worst(&sides).lower;
-            sides.par_iter_mut().filter(|s| s.2.upper > floor).for_each(|(curves, window, bounds)| {
-                let core = ((1 << log2) / 16).clamp(points(11, 6, self.largest_log2), 1 << 15);
-                let new = enclose(curves, window, 1 << log2, core, delta, &mut FftPlanner::new());
-                bounds.lower = bounds.lower.max(new.lower);
-                bounds.upper = bounds.upper.min(new.upper);
+            sides.par_iter_mut().filter(|s| s.1.upper > floor).for_each(|(aimed, bounds)| {
+                let core = self.core(log2);
+                bounds.lower = bounds.lower.max(aimed.lower(log2, core, delta));
+                bounds.upper = bounds.upper.min(aimed.upper(log2, core, delta));
             });
+            effort.log2 = log2;
             let all = worst(&sides);
             let meaningless = all.upper.is_finite() && all.upper > LARGEST_LOSS;
             if meaningless || all.upper - all.lower <= self.tolerance * all.upper {
                 break;
             }
         }
+        effort.direction = if sides[1].1.upper > sides[0].1.upper { Direction::Add } else { Direction::Remove };
         let mut bounds = worst(&sides);
         if let Some(h) = self.interval {
             let mut planner = FftPlanner::new();
             bounds.upper = 0.0;
-            for (curves, window, _) in &sides {
+            for (Aimed { curves, window, .. }, _) in &sides {
                 bounds.upper = larger(bounds.upper, at_interval(curves, window, h, delta, &mut planner)?);
             }
         }
         Ok(bounds)
+    }
+}
+
+impl Pld {
+    /// The upper bound alone, with the effort that an event much like this one took: a fraction of [`Pld::enclosure`]'s work.
+    pub(super) fn upper(&self, event: &Event, delta: f64, effort: &Effort) -> Result<f64> {
+        let steps = event.steps()?;
+        if ever_sampled(&steps) <= delta {
+            return Ok(0.0);
+        }
+        if let Some(bounds) = counted(&steps, delta) {
+            return Ok(bounds.upper);
+        }
+        let first = self.aimed(&steps, effort.direction, delta);
+        let log2 = effort.log2.max(first.start);
+        let found = first.upper(log2, self.core(log2), delta);
+        // The other direction is nearly always far below, and then a short FFT proves it.
+        let other = self.aimed(&steps, effort.direction.other(), delta);
+        let mut least = f64::INFINITY;
+        for log2 in self.lengths(other.start) {
+            least = least.min(other.upper(log2, self.core(log2), delta));
+            if least <= found || log2 >= effort.log2 {
+                break;
+            }
+        }
+        Ok(larger(found, least))
+    }
+
+    /// A lower bound alone, with that effort.
+    pub(super) fn lower(&self, event: &Event, delta: f64, effort: &Effort) -> Result<f64> {
+        let steps = event.steps()?;
+        if ever_sampled(&steps) <= delta {
+            return Ok(0.0);
+        }
+        if let Some(bounds) = counted(&steps, delta) {
+            return Ok(bounds.lower);
+        }
+        let aimed = self.aimed(&steps, effort.direction, delta);
+        let log2 = effort.log2.max(aimed.start);
+        Ok(aimed.lower(log2, self.core(log2), delta))
+    }
+
+    /// Logarithms of the FFTs' lengths that are tried, from `start` on.
+    fn lengths(&self, start: u32) -> impl Iterator<Item = u32> + use<> {
+        (start..=self.largest_log2.max(start)).step_by(2)
+    }
+
+    /// Points an octave of a step's lattice for an FFT of this length.
+    fn core(&self, log2: u32) -> i64 {
+        ((1 << log2) / 16).clamp(points(11, 6, self.largest_log2), 1 << 15)
+    }
+
+    fn aimed(&self, steps: &[(Step, u64)], direction: Direction, delta: f64) -> Aimed {
+        let curves: Vec<(Curve, u64)> = steps.iter().map(|&(s, c)| (Curve::new(s, direction), c)).collect();
+        let window = aim(&curves, delta, self.largest_log2, &mut FftPlanner::new());
+        let count: f64 = steps.iter().map(|(_, c)| *c as f64).sum();
+        let start = shortest(&window, count, 14.min(self.largest_log2), self.largest_log2);
+        Aimed { curves, window, start }
+    }
+}
+
+/// What an answer took: for events that differ little it is the same again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// log2 of the longest FFT.
+    log2: u32,
+    /// The direction with the larger epsilon.
+    direction: Direction,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Self { log2: 0, direction: Direction::Remove }
+    }
+}
+
+/// The single bits with a batch each among all steps, counted exactly; none where there are others.
+fn counted(steps: &[(Step, u64)], delta: f64) -> Option<Bounds> {
+    match *steps {
+        [(Step::Response { flip, sampling_rate, bits: 1 }, count)]
+            if count <= binomial::MOST && delta >= binomial::LEAST_DELTA =>
+        {
+            Some(binomial::epsilon(flip, sampling_rate, count, delta))
+        }
+        _ => None,
+    }
+}
+
+/// Steps in one direction, and the window that their sum lives in.
+struct Aimed {
+    curves: Vec<(Curve, u64)>,
+    window: Window,
+    /// log2 of the shortest FFT worth trying.
+    start: u32,
+}
+
+impl Aimed {
+    fn upper(&self, log2: u32, core: i64, delta: f64) -> f64 {
+        let (high, found) = self.bound(log2, core, delta, delta * (1.0 - RESERVE), Side::Upper);
+        match found {
+            Found::At(e) | Found::Below(e) => e * (1.0 + 1e-12) + high.loss_rounding(),
+            Found::Above => f64::INFINITY,
+        }
+    }
+
+    fn lower(&self, log2: u32, core: i64, delta: f64) -> f64 {
+        let (low, found) = self.bound(log2, core, delta, delta * (1.0 + RESERVE), Side::Lower);
+        match found {
+            Found::At(e) => (e * (1.0 - 1e-12) - low.loss_rounding()).max(0.0),
+            Found::Below(_) | Found::Above => 0.0,
+        }
+    }
+
+    fn bound(&self, log2: u32, core: i64, delta: f64, target: f64, side: Side) -> (Parts, Found) {
+        let len = 1 << log2;
+        let parts = press(&self.curves, Some(self.window.spacing(len)), core, delta, side);
+        let found = parts.epsilon(&self.window, len, target, side, &mut FftPlanner::new());
+        (parts, found)
     }
 }
 
@@ -214,29 +329,6 @@ fn points(most: u32, least: u32, largest_log2: u32) -> i64 {
     1 << most.saturating_sub(18_u32.saturating_sub(largest_log2)).max(least)
 }
 
-fn enclose(
-    curves: &[(Curve, u64)],
-    window: &Window,
-    len: usize,
-    core: i64,
-    delta: f64,
-    planner: &mut FftPlanner<f64>,
-) -> Bounds {
-    let h = window.spacing(len);
-    let high = press(curves, Some(h), core, delta, Side::Upper);
-    let upper = match high.epsilon(window, len, delta * (1.0 - RESERVE), Side::Upper, planner) {
-        Found::At(e) | Found::Below(e) => e * (1.0 + 1e-12) + high.loss_rounding(),
-        Found::Above => f64::INFINITY,
-    };
-    let low = press(curves, Some(h), core, delta, Side::Lower);
-    let lower = match low.epsilon(window, len, delta * (1.0 + RESERVE), Side::Lower, planner) {
-        Found::At(e) => (e * (1.0 - 1e-12) - low.loss_rounding()).max(0.0),
-        Found::Below(_) => 0.0,
-        Found::Above => 0.0,
-    };
-    Bounds { lower, upper }
-}
-
 /// Why there is no answer: because nothing is protected, if that is proven; else because the lattice cannot resolve it.
 fn out_of_reach(steps: &[(Step, u64)], delta: f64) -> Error {
     let count: u64 = steps.iter().map(|(_, c)| *c).fold(0, u64::saturating_add);
@@ -292,9 +384,9 @@ mod tests {
                 products.iter().map(term).sum()
             };
             let curves = [(Curve::new(step, direction), steps)];
-            let mut planner = FftPlanner::new();
-            let window = aim(&curves, delta, 18, &mut planner);
-            let b = enclose(&curves, &window, 1 << 16, 1 << 12, delta, &mut planner);
+            let window = aim(&curves, delta, 18, &mut FftPlanner::new());
+            let aimed = Aimed { curves: curves.to_vec(), window, start: 16 };
+            let b = Bounds { lower: aimed.lower(16, 1 << 12, delta), upper: aimed.upper(16, 1 << 12, delta) };
             assert!(stick(b.upper) <= delta && stick(b.lower) >= delta, "{direction:?}: {b:?}");
             assert!(b.upper - b.lower < 0.01 * b.upper, "{direction:?}: {b:?}");
             found.push(b.upper);
