@@ -232,7 +232,7 @@ mod gpu {
         });
         versus!(gpu, "sample norms, tied", |b| [matrix(b, n, v, 1), matrix(b, n, c, 2)], |b, t| {
             let mut squares = b.zeros(3, COLUMNS);
-            b.add_tied_squares((&t[0], &t[1], 0), (&ids, &t[1], 0), &segments, &mut squares, 0);
+            b.add_tied_squares((&t[0], &t[1], 0, &segments), (&ids, &t[1], 0, &segments), &mut squares, 0);
             squares
         });
         versus!(gpu, "sums of segments", |b| [matrix(b, n, 4 * c, 1)], |b, t| b.segment_sums(&t[0], &segments));

@@ -202,18 +202,19 @@ fn squares(
 @group(0) @binding(5) var<storage, read> ids: array<u32>;
 @group(0) @binding(6) var<storage, read> logits: array<f32>;
 
-fn logit(row: u32, s: u32, end: u32) -> f32 {
-    if (row >= end || s >= end) {
+fn logit(row: u32, s: u32, ends: vec2<u32>) -> f32 {
+    if (row >= ends.x || s >= ends.y) {
         return 0.0;
     }
     return logits[p.start_c + row * p.line_c + ids[s]];
 }
 
-fn logits4(row: u32, s: u32, end: u32) -> vec4<f32> {
-    return vec4<f32>(logit(row, s, end), logit(row, s + 1u, end), logit(row, s + 2u, end), logit(row, s + 3u, end));
+fn logits4(row: u32, s: u32, ends: vec2<u32>) -> vec4<f32> {
+    return vec4<f32>(logit(row, s, ends), logit(row, s + 1u, ends), logit(row, s + 2u, ends), logit(row, s + 3u, ends));
 }
 
-// A tile of 2 x[t, id_s] <dy_t, demb_s>; dy comes as a, demb as b, both with p.cols_a columns.
+// A tile of 2 x[t, id_s] <dy_t, demb_s>; dy comes as a, demb as b, both with p.cols_a columns. Here a workgroup has two items, the second with
+// demb's (first row, rows).
 @compute @workgroup_size(64)
 fn tied(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -224,8 +225,9 @@ fn tied(
     if (id >= p.work) {
         return;
     }
-    let item = items[id];
-    let end = item.x + item.y;
+    let item = items[2u * id];
+    let other = items[2u * id + 1u];
+    let ends = vec2<u32>(item.x + item.y, other.x + other.y);
     let block = (lane % 32u) / 4u;
     let term = (lane % 4u) * 4u;
     var sums = Sums();
@@ -234,11 +236,11 @@ fn tied(
         if (lane < 32u) {
             let row = item.x + 32u * item.z + 4u * block;
             put(lane, term, block, transpose(mat4x4<f32>(
-                load_a(row, col, end), load_a(row + 1u, col, end), load_a(row + 2u, col, end), load_a(row + 3u, col, end))));
+                load_a(row, col, ends.x), load_a(row + 1u, col, ends.x), load_a(row + 2u, col, ends.x), load_a(row + 3u, col, ends.x))));
         } else {
-            let row = item.x + 32u * item.w + 4u * block;
+            let row = other.x + 32u * item.w + 4u * block;
             put(lane, term, block, transpose(mat4x4<f32>(
-                load_b(row, col, end), load_b(row + 1u, col, end), load_b(row + 2u, col, end), load_b(row + 3u, col, end))));
+                load_b(row, col, ends.y), load_b(row + 1u, col, ends.y), load_b(row + 2u, col, ends.y), load_b(row + 3u, col, ends.y))));
         }
         workgroupBarrier();
         sums.terms = multiply(sums.terms, lane);
@@ -247,10 +249,10 @@ fn tied(
     }
     let t = whole(sums);
     let row = item.x + 32u * item.z + 4u * (lane / 8u);
-    let s = item.x + 32u * item.w + 4u * (lane % 8u);
+    let s = other.x + 32u * item.w + 4u * (lane % 8u);
     let sum = sum_one(
-        (dot(t.r0, logits4(row, s, end)) + dot(t.r1, logits4(row + 1u, s, end)))
-            + (dot(t.r2, logits4(row + 2u, s, end)) + dot(t.r3, logits4(row + 3u, s, end))),
+        (dot(t.r0, logits4(row, s, ends)) + dot(t.r1, logits4(row + 1u, s, ends)))
+            + (dot(t.r2, logits4(row + 2u, s, ends)) + dot(t.r3, logits4(row + 3u, s, ends))),
         lane);
     if (lane == 0u) {
         partials[id] = 2.0 * sum;

@@ -32,6 +32,8 @@ pub trait Memory: Send + Sync {
     fn direction_rows(&self, direction: &DirectionStream, offset: usize, ids: &[u32], cols: usize) -> Self::Tensor;
     /// Rows `rows` of `x`, copied.
     fn rows(&self, x: &Self::Tensor, rows: Range<usize>) -> Self::Tensor;
+    /// Rows `at` of `x`, copied.
+    fn gather(&self, x: &Self::Tensor, at: &[u32]) -> Self::Tensor;
     /// Wait for all work and report what went wrong.
     fn finish(&self) -> Result<()>;
     /// Run a chain of ops too small to be waited for one by one, such as the decoding of a token.

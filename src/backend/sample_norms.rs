@@ -25,13 +25,12 @@ pub trait SampleNorms: Memory {
         squares: &mut Self::Tensor,
         first: usize,
     );
-    /// [`crate::ops::sample_norm::add_tied`], into rows `first..` of `squares`. The segments' rows lie from row `head.2` on in
-    /// `head`'s x and dy, and from row `rows.2` on in the ids and rows of `rows`.
+    /// [`crate::ops::sample_norm::add_tied`], into rows `first..` of `squares`. The rows of `head`'s segments lie from row `head.2` on in
+    /// its x and dy, and those of `rows` from row `rows.2` on in its ids and rows.
     fn add_tied_squares(
         &self,
-        head: (&Self::Tensor, &Self::Tensor, usize),
-        rows: (&[u32], &Self::Tensor, usize),
-        segments: &Segments,
+        head: (&Self::Tensor, &Self::Tensor, usize, &Segments),
+        rows: (&[u32], &Self::Tensor, usize, &Segments),
         squares: &mut Self::Tensor,
         first: usize,
     );

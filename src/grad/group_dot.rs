@@ -5,6 +5,7 @@
 
 use crate::backend::Backend;
 use crate::model::{GradSink, Layout, ParamId, Rows, Slot, Tangents};
+use crate::ops::Segments;
 use crate::rng::DirectionStream;
 
 /// Elements of a direction that exist at once: 4 MiB in f32.
@@ -83,27 +84,41 @@ pub struct GroupDot<'a, B: Backend> {
     groups: &'a [GroupDirection],
     /// One column of N numbers a group.
     dots: Vec<B::Tensor>,
-    /// First row of every sample of the batch.
-    offsets: Vec<usize>,
+    /// The samples of the batch.
+    segments: Segments,
 }
 
 impl<'a, B: Backend> GroupDot<'a, B> {
     /// For a batch with these segments.
-    pub fn new(b: &B, groups: &'a [GroupDirection], segments: &crate::ops::Segments) -> Self {
+    pub fn new(b: &B, groups: &'a [GroupDirection], segments: &Segments) -> Self {
         let dots = groups.iter().map(|_| b.zeros(segments.rows(), 1)).collect();
-        Self { groups, dots, offsets: segments.offsets().to_vec() }
+        Self { groups, dots, segments: segments.clone() }
     }
 
-    /// Each group's column: row i's share `<g_i, u>` of the inner product.
+    /// Each group's column: shares of the inner product, of which a sample's rows hold those of that sample.
     pub fn into_rows(self) -> Vec<B::Tensor> {
         self.dots
     }
 
-    /// Run `f(group, column, first row)` for the groups that hold `p`.
-    fn each(&mut self, p: ParamId, rows: &Rows, f: impl Fn(&GroupDirection, &mut B::Tensor, usize)) {
-        let first = self.offsets[rows.samples.start];
+    /// Add `<along_i, dy_i>` for every row i delivered, `along` being what `make` gives for each group that holds `p`.
+    fn each(&mut self, b: &B, p: ParamId, dy: &B::Tensor, rows: &Rows, make: impl Fn(&GroupDirection) -> B::Tensor) {
+        let own = self.segments.slice(rows.samples.clone());
+        let first = self.segments.offsets()[rows.samples.start];
+        // Where a sample has fewer rows here than in the batch, to the first of its rows.
+        let at: Option<Vec<u32>> = (own != *rows.segments).then(|| {
+            let starts = own.iter().zip(rows.segments.iter());
+            starts.flat_map(|(own, here)| (first + own.start..).take(here.len())).map(|row| row as u32).collect()
+        });
         for (group, dots) in self.groups.iter().zip(&mut self.dots).filter(|(g, _)| g.member(p).is_some()) {
-            f(group, dots, first);
+            let along = make(group);
+            match &at {
+                None => b.add_row_dots(&along, dy, dots, first),
+                Some(at) => {
+                    let mut shares = b.zeros(at.len(), 1);
+                    b.add_row_dots(&along, dy, &mut shares, 0);
+                    b.add_rows(at, &shares, 0..at.len(), dots);
+                }
+            }
         }
     }
 }
@@ -115,27 +130,23 @@ impl<B: Backend> GradSink<B> for GroupDot<'_, B> {
 
     fn outer(&mut self, b: &B, p: ParamId, x: Slot<B>, dy: Slot<B>, rows: Rows) {
         let (n, cols) = b.shape(dy.get());
-        self.each(p, &rows, |group, dots, first| {
+        self.each(b, p, dy.get(), &rows, |group| {
             let mut along = b.zeros(n, cols);
             group.blocks(b, p, |row, u| b.add_matmul(x.get(), row, &u, &mut along));
-            b.add_row_dots(&along, dy.get(), dots, first);
+            along
         });
     }
 
     fn rows(&mut self, b: &B, p: ParamId, ids: &[u32], dy: Slot<B>, rows: Rows) {
-        self.each(p, &rows, |group, dots, first| {
-            if let Some(u) = group.gathered(b, p, ids) {
-                b.add_row_dots(&u, dy.get(), dots, first);
-            }
-        });
+        self.each(b, p, dy.get(), &rows, |group| group.gathered(b, p, ids).expect("a group that holds it"));
     }
 
     fn vector(&mut self, b: &B, p: ParamId, dy: Slot<B>, rows: Rows) {
         let (n, cols) = b.shape(dy.get());
-        self.each(p, &rows, |group, dots, first| {
+        self.each(b, p, dy.get(), &rows, |group| {
             let mut along = b.zeros(n, cols);
             group.blocks(b, p, |_, u| b.add_vector(&u, &mut along));
-            b.add_row_dots(&along, dy.get(), dots, first);
+            along
         });
     }
 }

@@ -119,10 +119,15 @@ impl<B: Backend> Norms<B> {
                 unreachable!("told apart above")
             };
             let within = |kept: &Kept<B>| both.start - kept.samples.start..both.end - kept.samples.start;
-            let segments = head.segments.slice(within(head));
-            assert_eq!(segments, rows.segments.slice(within(rows)), "the same samples have the same rows");
+            // The head's rows are those with a target, the embedding's are all.
+            let segments = [head, rows].map(|kept| kept.segments.slice(within(kept)));
             let row_of = |kept: &Kept<B>| kept.segments.offsets()[within(kept).start];
-            b.add_tied_squares((x, dy, row_of(head)), (ids, demb, row_of(rows)), &segments, squares, both.start);
+            b.add_tied_squares(
+                (x, dy, row_of(head), &segments[0]),
+                (ids, demb, row_of(rows), &segments[1]),
+                squares,
+                both.start,
+            );
         }
         self.kept.push(new);
     }

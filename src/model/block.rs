@@ -4,6 +4,7 @@ use super::batch::Batch;
 use super::config::{Mlp, Norm, Order};
 use super::decoder::{Decoder, all_rows};
 use super::layout::{BlockIds, Pair, ParamId};
+use super::scored::Scored;
 use super::sink::{GradSink, Rows, Slot};
 use crate::backend::Backend;
 use crate::ops::{GateUp, Parts, Qkv};
@@ -18,6 +19,7 @@ pub(super) struct BlockCache<B: Backend> {
     heads: Option<[Normed<B>; 2]>,
     att: B::Tensor,
     lse: Option<B::Tensor>,
+    /// From here on, in the last block, of the scored rows.
     mid: B::Tensor,
     stats_2: B::Tensor,
     n2: Option<B::Tensor>,
@@ -30,12 +32,14 @@ pub(super) type Normed<B> = (<B as crate::backend::Memory>::Tensor, <B as crate:
 
 impl<B: Backend> Decoder<B> {
     /// Block `l`: its output, and what backward needs of it for the parameters that are wanted. `table` says what rows turn by, and
-    /// `attend` makes attention's output of queries, keys and values, and the log-sum-exp where backward may follow.
+    /// `attend` makes attention's output of queries, keys and values, and the log-sum-exp where backward may follow. With `top` the output
+    /// has the scored rows alone.
     pub(super) fn block(
         &self,
         l: usize,
         x: B::Tensor,
         table: &Option<B::Tensor>,
+        top: Option<&Scored>,
         wants: impl Fn(ParamId) -> bool,
         attend: impl FnOnce(Qkv<&B::Tensor>) -> (B::Tensor, Option<B::Tensor>),
     ) -> (B::Tensor, BlockCache<B>) {
@@ -45,8 +49,9 @@ impl<B: Backend> Decoder<B> {
         let n1 = ids.qkv.iter().any(|pair| pair.products().any(&wants)).then_some(n1);
         self.turn(&mut qkv, table, false);
         let (att, lse) = attend(qkv.as_ref());
-        let mut mid = self.linear(&att, ids.attn_out);
-        b.add(&mut mid, &x);
+        let pick = |x: &B::Tensor| top.and_then(|top| top.pick(b, x));
+        let mut mid = self.linear(pick(&att).as_ref().unwrap_or(&att), ids.attn_out);
+        b.add(&mut mid, pick(&x).as_ref().unwrap_or(&x));
         let (n2, stats_2) = self.norm(&mid, ids.norm_2);
         let h = ids.mlp_in.map(|pair| self.linear(&n2, pair));
         let n2 = ids.mlp_in.iter().any(|pair| pair.products().any(&wants)).then_some(n2);
@@ -57,7 +62,7 @@ impl<B: Backend> Decoder<B> {
         (y, BlockCache { x, stats_1, n1, qkv, heads, att, lse, mid, stats_2, n2, h, a })
     }
 
-    /// Backward through block `l`; `dx` goes from the gradient of its output to that of its input. What only parameters further
+    /// Backward through block `l`; `dx` goes from the gradient of its output, with `top` of the scored rows, to that of its input. What only parameters further
     /// down would need is left out when `below` is false.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn block_backward(
@@ -67,6 +72,7 @@ impl<B: Backend> Decoder<B> {
         dx: &mut B::Tensor,
         below: bool,
         table: &Option<B::Tensor>,
+        top: Option<&Scored>,
         wants: &impl Fn(ParamId) -> bool,
         sink: &mut impl GradSink<B>,
         batch: &Batch,
@@ -75,7 +81,7 @@ impl<B: Backend> Decoder<B> {
         let BlockIds { norm_1, qkv, head_norms, attn_out, norm_2, mlp_in, mlp_out } = self.layout.blocks[l];
         let BlockCache { x, stats_1, n1, qkv: qkv_out, heads, att, lse, mid, stats_2, n2, h, a } = cache;
         let one = |pair: &Pair| pair.ids().any(wants);
-        let rows = all_rows(batch);
+        let (rows, top_rows) = (all_rows(batch), top.map_or_else(|| all_rows(batch), Scored::rows));
         // What lies further down, from bottom to top.
         let from_norm_1 = below || one(&norm_1);
         let from_qkv = from_norm_1 || qkv.iter().any(one);
@@ -83,33 +89,41 @@ impl<B: Backend> Decoder<B> {
         let from_norm_2 = from_heads || one(&attn_out) || one(&norm_2);
         let from_mlp_in = from_norm_2 || mlp_in.iter().any(one);
 
-        self.deliver_linear(mlp_out, a.map(Slot::Given), Slot::Lent(dx), wants, sink, batch);
+        self.deliver_linear(mlp_out, a.map(Slot::Given), Slot::Lent(dx), wants, sink, &top_rows);
         if !from_mlp_in {
             return;
         }
         let da = self.linear_input(dx, mlp_out);
         let dh = self.activation_backward(h, da);
         let dn = from_norm_2.then(|| self.linears_input(dh.as_ref(), mlp_in));
-        self.deliver_linears(mlp_in, n2, dh, wants, sink, batch);
+        self.deliver_linears(mlp_in, n2, dh, wants, sink, &top_rows);
         let Some(dn) = dn else { return };
-        self.norm_backward(dn, &mid, &stats_2, norm_2, wants, dx, sink, &rows);
+        self.norm_backward(dn, &mid, &stats_2, norm_2, wants, dx, sink, &top_rows);
         drop(mid);
 
+        let att_top = top.and_then(|top| top.pick(b, &att));
         if !from_heads {
-            return self.deliver_linear(attn_out, Some(Slot::Given(att)), Slot::Lent(dx), wants, sink, batch);
+            let att = Slot::Given(att_top.unwrap_or(att));
+            return self.deliver_linear(attn_out, Some(att), Slot::Lent(dx), wants, sink, &top_rows);
         }
+        let put = |x: &B::Tensor| top.and_then(|top| top.put(b, x));
         let datt = self.linear_input(dx, attn_out);
+        let datt = put(&datt).unwrap_or(datt);
         let lse = lse.expect("forward keeps it where backward follows");
         let config = self.config.attention(l);
         let mut dqkv = b.attention_backward(&datt, &att, &lse, qkv_out.as_ref(), &batch.segments, &config);
         drop((datt, qkv_out, lse));
         self.turn(&mut dqkv, table, true);
-        self.deliver_linear(attn_out, Some(Slot::Given(att)), Slot::Lent(dx), wants, sink, batch);
+        let att = Slot::Given(att_top.unwrap_or(att));
+        self.deliver_linear(attn_out, Some(att), Slot::Lent(dx), wants, sink, &top_rows);
+        if let Some(all) = put(dx) {
+            *dx = all;
+        }
         if let (Some(gains), Some(heads)) = (head_norms, heads) {
             dqkv = self.norm_heads_backward(gains, heads, dqkv, wants, sink, batch);
         }
         let dn = from_norm_1.then(|| self.linears_input(dqkv.as_ref(), qkv));
-        self.deliver_linears(qkv, n1, dqkv, wants, sink, batch);
+        self.deliver_linears(qkv, n1, dqkv, wants, sink, &rows);
         if let Some(dn) = dn {
             self.norm_backward(dn, &x, &stats_1, norm_1, wants, dx, sink, &rows);
         }
@@ -247,13 +261,13 @@ impl<B: Backend> Decoder<B> {
         dys: Parts<B::Tensor, N>,
         wants: &impl Fn(ParamId) -> bool,
         sink: &mut impl GradSink<B>,
-        batch: &Batch,
+        rows: &Rows,
     ) {
         let mut left = pairs.iter();
         dys.map(|dy| {
             let pair = *left.next().expect("a gradient a layer");
             let x = if left.len() == 0 { x.take().map(Slot::Given) } else { x.as_ref().map(Slot::Lent) };
-            self.deliver_linear(pair, x, Slot::Given(dy), wants, sink, batch);
+            self.deliver_linear(pair, x, Slot::Given(dy), wants, sink, rows);
         });
     }
 
@@ -265,20 +279,20 @@ impl<B: Backend> Decoder<B> {
         dy: Slot<B>,
         wants: &impl Fn(ParamId) -> bool,
         sink: &mut impl GradSink<B>,
-        batch: &Batch,
+        rows: &Rows,
     ) {
         let b = &self.backend;
         if let Some(bias) = pair.bias.filter(|&p| wants(p)) {
-            sink.vector(b, bias, Slot::Lent(dy.get()), all_rows(batch));
+            sink.vector(b, bias, Slot::Lent(dy.get()), rows.same());
         }
         if let (Some([low, up]), Some(x)) = (pair.adapter, &x) {
             // dB = dyᵀ (s x Aᵀ), dA = (s dy B)ᵀ x.
             if wants(up) {
-                sink.outer(b, up, Slot::Lent(dy.get()), Slot::Given(self.low(x.get(), low)), all_rows(batch));
+                sink.outer(b, up, Slot::Lent(dy.get()), Slot::Given(self.low(x.get(), low)), rows.same());
             }
             if wants(low) {
                 let dlow = self.scaled(&b.linear_input(dy.get(), self.param(up), Order::OutIn));
-                sink.outer(b, low, Slot::Given(dlow), Slot::Lent(x.get()), all_rows(batch));
+                sink.outer(b, low, Slot::Given(dlow), Slot::Lent(x.get()), rows.same());
             }
         }
         if wants(pair.weight) {
@@ -287,7 +301,7 @@ impl<B: Backend> Decoder<B> {
                 Order::InOut => (x, dy),
                 Order::OutIn => (dy, x),
             };
-            sink.outer(b, pair.weight, x, dy, all_rows(batch));
+            sink.outer(b, pair.weight, x, dy, rows.same());
         }
     }
 
@@ -305,9 +319,8 @@ impl<B: Backend> Decoder<B> {
         rows: &Rows,
     ) {
         let b = &self.backend;
-        let rows = || Rows { samples: rows.samples.clone(), segments: rows.segments };
         if let Some(bias) = pair.bias.filter(|&p| wants(p)) {
-            sink.vector(b, bias, Slot::Lent(&dy), rows());
+            sink.vector(b, bias, Slot::Lent(&dy), rows.same());
         }
         let (gain, dgain) = (self.param(pair.weight), wants(pair.weight));
         match self.config.norm {
@@ -315,7 +328,7 @@ impl<B: Backend> Decoder<B> {
             Norm::Rms => b.rms_norm_backward(&mut dy, x, stats, gain, dgain, dx),
         }
         if dgain {
-            sink.vector(b, pair.weight, Slot::Given(dy), rows());
+            sink.vector(b, pair.weight, Slot::Given(dy), rows.same());
         }
     }
 }

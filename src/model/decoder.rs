@@ -11,6 +11,7 @@ use super::batch::Batch;
 use super::block::BlockCache;
 use super::config::{Config, Norm, Position};
 use super::layout::{Layout, Pair, ParamId, Place};
+use super::scored::Scored;
 use super::sink::{GradSink, Rows, Slot};
 use super::weights::Weights;
 use crate::backend::{Backend, Memory};
@@ -40,7 +41,7 @@ pub struct Decoder<B: Backend> {
 
 /// What forward leaves for backward.
 struct Trunk<B: Backend> {
-    /// The final norm's output, its input and its statistics.
+    /// The final norm's output, its input and its statistics, of the scored rows.
     h: B::Tensor,
     x: B::Tensor,
     stats_f: B::Tensor,
@@ -110,37 +111,39 @@ impl<B: Backend> Decoder<B> {
 
     /// Each row's loss (N x 1), keeping nothing.
     pub fn losses(&self, batch: &Batch) -> B::Tensor {
-        let b = &self.backend;
-        let mut losses = b.zeros(batch.rows(), 1);
-        self.over_logits(batch, |logits, rows| {
-            b.cross_entropy(logits, &batch.targets[rows.clone()], &mut losses, rows.start);
-        });
-        losses
+        self.over_logits(batch, 1, |logits, targets, losses, first| {
+            self.backend.cross_entropy(logits, targets, losses, first);
+        })
     }
 
     /// Each row's statistics for audits (N x 4, see [`crate::ops::token_stats`]), keeping nothing.
     pub fn token_stats(&self, batch: &Batch) -> B::Tensor {
-        let b = &self.backend;
-        let mut stats = b.zeros(batch.rows(), crate::ops::token_stats::COLUMNS);
-        self.over_logits(batch, |logits, rows| {
-            b.token_stats(logits, &batch.targets[rows.clone()], &mut stats, rows.start);
-        });
-        stats
+        self.over_logits(batch, crate::ops::token_stats::COLUMNS, |logits, targets, stats, first| {
+            self.backend.token_stats(logits, targets, stats, first);
+        })
     }
 
-    /// Forward, handing out the logits of a few samples at a time with the rows they belong to.
-    fn over_logits(&self, batch: &Batch, mut f: impl FnMut(&B::Tensor, std::ops::Range<usize>)) {
-        let b = &self.backend;
-        let h = self.trunk(batch, self.config.layers, |_| false).h;
-        for samples in batch.segments.chunks(HEAD_ROWS) {
-            let rows = row_range(&batch.segments, &samples);
-            f(&b.head(&b.rows(&h, rows.clone()), self.param(self.layout.head)), rows);
+    /// `columns` numbers for each row, zeros where it has no target: `f(logits, targets, out, first)` makes those of a few samples at a
+    /// time, rows `first..` of `out`.
+    fn over_logits(
+        &self,
+        batch: &Batch,
+        columns: usize,
+        f: impl Fn(&B::Tensor, &[u32], &mut B::Tensor, usize),
+    ) -> B::Tensor {
+        let (b, scored) = (&self.backend, self.scored(batch));
+        let h = self.trunk(batch, &scored, self.config.layers, |_| false).h;
+        let mut out = b.zeros(scored.segments().rows(), columns);
+        for (_, rows) in head_chunks(scored.segments(), HEAD_ROWS) {
+            let logits = b.head(&b.rows(&h, rows.clone()), self.param(self.layout.head));
+            f(&logits, &scored.targets()[rows.clone()], &mut out, rows.start);
         }
+        scored.put(b, &out).unwrap_or(out)
     }
 
     /// The logits of rows `rows` (all rows of a batch are V numbers each: ask for few).
     pub fn logits(&self, batch: &Batch, rows: std::ops::Range<usize>) -> B::Tensor {
-        let h = self.trunk(batch, self.config.layers, |_| false).h;
+        let h = self.trunk(batch, &Scored::all(batch), self.config.layers, |_| false).h;
         self.backend.head(&self.backend.rows(&h, rows), self.param(self.layout.head))
     }
 
@@ -159,46 +162,49 @@ impl<B: Backend> Decoder<B> {
             Some(Place::Top) | None => self.config.layers,
         };
         // The head's gradient of a tied embedding is needed at the top; only its other use lies below.
-        let Trunk { h, x, stats_f, caches, table, embedded } = self.trunk(batch, first_block, wants);
-        let all = Rows { samples: 0..batch.segments.len(), segments: &batch.segments };
+        let scored = self.scored(batch);
+        let Trunk { h, x, stats_f, caches, table, embedded } = self.trunk(batch, &scored, first_block, wants);
 
-        let (n, c) = (batch.rows(), self.config.width);
+        let (n, c) = (scored.segments().rows(), self.config.width);
+        let (targets, weights) = (scored.targets(), scored.weights(weights));
         let mut losses = b.zeros(n, 1);
         let mut dh = b.zeros(n, c);
         let needs_dh = first_block < self.config.layers || layout.norm_f.ids().any(wants);
-        for samples in batch.segments.chunks(HEAD_ROWS) {
-            let rows = row_range(&batch.segments, &samples);
+        for (samples, rows) in head_chunks(scored.segments(), HEAD_ROWS) {
             let h = b.rows(&h, rows.clone());
             let mut logits = b.head(&h, self.param(layout.head));
-            let (targets, weights) = (&batch.targets[rows.clone()], &weights[rows.clone()]);
+            let (targets, weights) = (&targets[rows.clone()], &weights[rows.clone()]);
             b.cross_entropy_backward(&mut logits, targets, weights, &mut losses, rows.start);
             if needs_dh {
                 b.head_input(&logits, self.param(layout.head), &mut dh, rows.start);
             }
             if wants(layout.head) {
-                let segments = batch.segments.slice(samples.clone());
+                let segments = scored.segments().slice(samples.clone());
                 let rows = Rows { samples, segments: &segments };
                 sink.outer(b, layout.head, Slot::Given(logits), Slot::Given(h), rows);
             }
         }
         drop(h);
+        let losses = scored.put(b, &losses).unwrap_or(losses);
         if !needs_dh {
             return losses;
         }
         let mut dx = b.zeros(n, c);
-        self.norm_backward(dh, &x, &stats_f, layout.norm_f, &wants, &mut dx, sink, &all);
+        self.norm_backward(dh, &x, &stats_f, layout.norm_f, &wants, &mut dx, sink, &scored.rows());
         drop(x);
         for (l, cache) in caches.into_iter().enumerate().rev() {
             let l = first_block + l;
+            let top = self.top(l, &scored);
             let cache = match cache {
                 Kept::All(cache) => *cache,
-                Kept::Input(x) => self.block(l, x, &table, wants, |qkv| self.attend(l, qkv, batch)).1,
+                Kept::Input(x) => self.block(l, x, &table, top, wants, |qkv| self.attend(l, qkv, batch)).1,
             };
-            self.block_backward(l, cache, &mut dx, lowest < Some(Place::Block(l)), &table, &wants, sink, batch);
+            let below = lowest < Some(Place::Block(l));
+            self.block_backward(l, cache, &mut dx, below, &table, top, &wants, sink, batch);
         }
         if let (Some(pair), Some((x, stats))) = (layout.embedding_norm, &embedded) {
-            let dy = std::mem::replace(&mut dx, b.zeros(n, c));
-            self.norm_backward(dy, x, stats, pair, &wants, &mut dx, sink, &all);
+            let dy = std::mem::replace(&mut dx, b.zeros(batch.rows(), c));
+            self.norm_backward(dy, x, stats, pair, &wants, &mut dx, sink, &all_rows(batch));
         }
         if let Some(positions) = layout.positions.filter(|&p| wants(p)) {
             sink.rows(b, positions, &batch.positions, Slot::Lent(&dx), all_rows(batch));
@@ -209,14 +215,25 @@ impl<B: Backend> Decoder<B> {
         losses
     }
 
+    /// The rows that go on above the last block's attention.
+    pub(super) fn scored<'a>(&self, batch: &'a Batch) -> Scored<'a> {
+        if self.config.layers == 0 { Scored::all(batch) } else { Scored::new(batch) }
+    }
+
+    /// What block `l` is told of the scored rows: only the last one leaves the others out.
+    pub(super) fn top<'a>(&self, l: usize, scored: &'a Scored) -> Option<&'a Scored<'a>> {
+        (l + 1 == self.config.layers).then_some(scored)
+    }
+
     /// Embedding and blocks, keeping what backward needs of the blocks from `keep_from` on.
-    fn trunk(&self, batch: &Batch, keep_from: usize, wants: impl Fn(ParamId) -> bool) -> Trunk<B> {
+    fn trunk(&self, batch: &Batch, scored: &Scored, keep_from: usize, wants: impl Fn(ParamId) -> bool) -> Trunk<B> {
         let (mut x, embedded) = self.embed(&batch.ids, &batch.positions);
         let table = self.table(batch);
         let mut caches = Vec::with_capacity(self.config.layers - keep_from);
         for l in 0..self.config.layers {
             let keep = l >= keep_from && !self.recompute;
-            let (y, cache) = self.block(l, x, &table, |p| keep && wants(p), |qkv| self.attend(l, qkv, batch));
+            let (top, wants) = (self.top(l, scored), |p| keep && wants(p));
+            let (y, cache) = self.block(l, x, &table, top, wants, |qkv| self.attend(l, qkv, batch));
             x = y;
             if l >= keep_from {
                 caches.push(if keep { Kept::All(Box::new(cache)) } else { Kept::Input(cache.x) });
@@ -265,7 +282,14 @@ pub(super) fn all_rows(batch: &Batch) -> Rows<'_> {
     Rows { samples: 0..batch.segments.len(), segments: &batch.segments }
 }
 
-/// The rows of consecutive samples.
-pub(super) fn row_range(segments: &Segments, samples: &std::ops::Range<usize>) -> std::ops::Range<usize> {
-    segments.offsets()[samples.start]..segments.offsets()[samples.end]
+/// Consecutive samples that together have at most `most` rows, or one longer, with their rows; none without rows.
+pub(super) fn head_chunks(
+    segments: &Segments,
+    most: usize,
+) -> impl Iterator<Item = (std::ops::Range<usize>, std::ops::Range<usize>)> {
+    let rows = |samples: std::ops::Range<usize>| {
+        let rows = segments.offsets()[samples.start]..segments.offsets()[samples.end];
+        (samples, rows)
+    };
+    segments.chunks(most).into_iter().map(rows).filter(|(_, rows)| !rows.is_empty())
 }

@@ -65,7 +65,7 @@ impl<B: Backend> Decoder<B> {
         for (l, (keys, values)) in cache.blocks.iter_mut().enumerate() {
             let attend =
                 |qkv: Qkv<&B::Tensor>| (b.attention_cached(qkv, keys, values, past, &self.config.attention(l)), None);
-            x = self.block(l, x, &table, |_| false, attend).0;
+            x = self.block(l, x, &table, None, |_| false, attend).0;
         }
         cache.text.extend_from_slice(ids);
         let last = b.rows(&x, ids.len() - 1..ids.len());

@@ -13,6 +13,7 @@ pub mod hub;
 pub mod init;
 pub mod layout;
 pub mod memory;
+mod scored;
 pub mod sink;
 pub mod tangent;
 pub mod tokenizer;

@@ -36,12 +36,19 @@ impl<B: Backend> Slot<'_, B> {
 }
 
 /// Which samples the delivered rows belong to: `segments` counts rows from the first row delivered, and its first segment
-/// is sample `samples.start` of the batch.
+/// is sample `samples.start` of the batch. Rows whose part of the gradient is zero may be missing, so that deliveries differ in a sample's number of rows.
 pub struct Rows<'a> {
     /// Samples of the batch, in order.
     pub samples: Range<usize>,
     /// Their rows within the delivered tensors.
     pub segments: &'a Segments,
+}
+
+impl Rows<'_> {
+    /// The same once more.
+    pub fn same(&self) -> Rows<'_> {
+        Rows { samples: self.samples.clone(), segments: self.segments }
+    }
 }
 
 /// Receives the factors of every wanted parameter's gradient. A parameter that is used twice (tied embeddings) is delivered

@@ -6,8 +6,9 @@
 use super::batch::Batch;
 use super::block::Normed;
 use super::config::{Mlp, Norm, Order};
-use super::decoder::{Decoder, row_range};
+use super::decoder::{Decoder, head_chunks};
 use super::layout::{BlockIds, Pair, Place};
+use super::scored::Scored;
 use super::sink::Tangents;
 use crate::backend::Backend;
 use crate::ops::{GateUp, Parts, Qkv};
@@ -19,7 +20,7 @@ impl<B: Backend> Decoder<B> {
     /// `d loss_i / d direction` for every row i (N x 1).
     pub fn jvp(&self, batch: &Batch, tangents: &impl Tangents<B>) -> B::Tensor {
         let (b, layout) = (&self.backend, &self.layout);
-        let (n, c) = (batch.rows(), self.config.width);
+        let (scored, c) = (self.scored(batch), self.config.width);
         let lowest = layout.ids().filter(|&p| tangents.moves(p)).map(|p| layout.spec(p).place).min();
         let (mut x, embedded) = self.embed(&batch.ids, &batch.positions);
         // None as long as it is zero.
@@ -27,27 +28,29 @@ impl<B: Backend> Decoder<B> {
         drop(embedded);
         let table = self.table(batch);
         for l in 0..self.config.layers {
+            let top = self.top(l, &scored);
             if x_dot.is_none() && lowest != Some(Place::Block(l)) {
-                x = self.block(l, x, &table, |_| false, |qkv| self.attend(l, qkv, batch)).0;
+                x = self.block(l, x, &table, top, |_| false, |qkv| self.attend(l, qkv, batch)).0;
                 continue;
             }
-            self.block_jvp(l, &mut x, x_dot.get_or_insert_with(|| b.zeros(n, c)), &table, batch, tangents);
+            let x_dot = x_dot.get_or_insert_with(|| b.zeros(batch.rows(), c));
+            self.block_jvp(l, &mut x, x_dot, &table, top, batch, tangents);
         }
+        let n = scored.segments().rows();
         let (h, h_dot) = self.norm_jvp(&x, &x_dot.unwrap_or_else(|| b.zeros(n, c)), layout.norm_f, tangents);
         drop(x);
         let mut losses_dot = b.zeros(n, 1);
-        for samples in batch.segments.chunks(HEAD_ROWS) {
-            let range = row_range(&batch.segments, &samples);
+        for (_, range) in head_chunks(scored.segments(), HEAD_ROWS) {
             for first in range.clone().step_by(HEAD_ROWS) {
                 let rows = first..(first + HEAD_ROWS).min(range.end);
                 let (h, h_dot) = (b.rows(&h, rows.clone()), b.rows(&h_dot, rows.clone()));
                 let logits = b.head(&h, self.param(layout.head));
                 let mut logits_dot = b.head(&h_dot, self.param(layout.head));
                 tangents.head(b, layout.head, &h, &mut logits_dot);
-                b.cross_entropy_jvp(&logits, &logits_dot, &batch.targets[rows.clone()], &mut losses_dot, rows.start);
+                b.cross_entropy_jvp(&logits, &logits_dot, &scored.targets()[rows.clone()], &mut losses_dot, rows.start);
             }
         }
-        losses_dot
+        scored.put(b, &losses_dot).unwrap_or(losses_dot)
     }
 
     /// The tangent of [`Decoder::embed`]; `embedded` is what that gave of its norm.
@@ -64,13 +67,15 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
-    /// Block `l`: its input and the input's tangent become those of its output.
+    /// Block `l`: its input and the input's tangent become those of its output, with `top` of the scored rows.
+    #[allow(clippy::too_many_arguments)]
     fn block_jvp(
         &self,
         l: usize,
         x: &mut B::Tensor,
         x_dot: &mut B::Tensor,
         table: &Option<B::Tensor>,
+        top: Option<&Scored>,
         batch: &Batch,
         tangents: &impl Tangents<B>,
     ) {
@@ -78,7 +83,12 @@ impl<B: Backend> Decoder<B> {
         let (n1, n1_dot) = self.norm_jvp(x, x_dot, ids.norm_1, tangents);
         let (qkv, qkv_dot) = self.linears_jvp(n1, n1_dot, ids.qkv, tangents);
         let (qkv, qkv_dot) = self.norm_heads_jvp(ids, qkv, qkv_dot, tangents);
-        let (att, att_dot) = self.attend_jvp(l, qkv, qkv_dot, table, batch);
+        let (mut att, mut att_dot) = self.attend_jvp(l, qkv, qkv_dot, table, batch);
+        for x in [&mut att, &mut att_dot, x, x_dot] {
+            if let Some(picked) = top.and_then(|top| top.pick(b, x)) {
+                *x = picked;
+            }
+        }
         let (out, out_dot) = self.linear_jvp(&att, &att_dot, ids.attn_out, tangents);
         drop((att, att_dot));
         b.add(x, &out);

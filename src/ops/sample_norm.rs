@@ -212,24 +212,23 @@ pub fn add_rows<F: Real>(ids: &[u32], dy: ArrayView2<F>, segments: &Segments, no
 
 /// What an embedding that is also the output head adds to the squared norm beyond that of its two parts:
 /// `square_i += 2 <H_i, E_i>`, where `H_i = x_iᵀ dy_i` comes from the head (x = dlogits, dy = h) and `E_i` from the
-/// embedding: `<H_i, E_i> = sum_{t,s} x[t, id_s] <dy_t, demb_s>`.
+/// embedding: `<H_i, E_i> = sum_{t,s} x[t, id_s] <dy_t, demb_s>`. The head's rows t need not be the embedding's rows s: the samples are the same.
 ///
-/// Shapes: `x`: (N, V); `dy`, `demb`: (N, C); `ids`: N; `norms`: [`COLUMNS`] numbers a segment.
+/// Shapes: `x`: (M, V); `dy`: (M, C); `ids`: N; `demb`: (N, C); `norms`: [`COLUMNS`] numbers a segment.
 pub fn add_tied<F: Real>(
-    x: ArrayView2<F>,
-    dy: ArrayView2<F>,
-    ids: &[u32],
-    demb: ArrayView2<F>,
-    segments: &Segments,
+    (x, dy, heads): (ArrayView2<F>, ArrayView2<F>, &Segments),
+    (ids, demb, segments): (&[u32], ArrayView2<F>, &Segments),
     norms: &mut [F],
 ) {
+    assert_eq!(heads.len(), segments.len(), "the same samples");
     let wide = demb.mapv(F::f64);
     let tasks: Vec<(usize, Range<usize>)> =
-        segments.iter().enumerate().flat_map(|(i, range)| blocks(range.len(), BLOCK).map(move |b| (i, b))).collect();
+        heads.iter().enumerate().flat_map(|(i, range)| blocks(range.len(), BLOCK).map(move |b| (i, b))).collect();
     let product = |(i, rows): &(usize, Range<usize>)| {
         let range = segments.range(*i);
         let (ids, demb) = (&ids[range.clone()], wide.slice(s![range.clone(), ..]));
-        let rows = range.start + rows.start..range.start + rows.end;
+        let first = heads.range(*i).start;
+        let rows = first + rows.start..first + rows.end;
         let (x, dy) = (x.slice(s![rows.clone(), ..]), dy.slice(s![rows, ..]).mapv(F::f64));
         let mut total = 0.0;
         with_scratch(dy.nrows() * ids.len(), |scratch, _| {
@@ -246,9 +245,9 @@ pub fn add_tied<F: Real>(
     for ((i, _), part) in tasks.iter().zip(parts) {
         totals[*i] += part;
     }
-    for ((row, total), range) in norms.chunks_exact_mut(COLUMNS).zip(totals).zip(segments.iter()) {
+    for (i, (row, total)) in norms.chunks_exact_mut(COLUMNS).zip(totals).enumerate() {
         row[0] += F::of(total);
-        let sums = dy.ncols() + range.len() * range.len();
+        let sums = dy.ncols() + heads.range(i).len() * segments.range(i).len();
         // Three squares that may cancel have been rounded to F, and their sums.
         row[3] = up(row[3].f64() + gamma(sums as f64, UNIT) + 4.0 * F::epsilon().f64());
     }
@@ -345,9 +344,13 @@ mod tests {
         add_rows(&ids, demb.view(), &segments, &mut norms);
         close(&norms, |r| table(&ids, &demb, r).iter().map(|g| g * g).sum(), &segments);
         let mut norms = threes(&segments);
-        add_tied(x.view(), h.view(), &ids, demb.view(), &segments, &mut norms);
+        // The head has rows of its own.
+        let heads = Segments::from_lengths([2, 0, 1, 70, 0, 31]);
+        let (x, h) = (x.slice(s![..heads.rows(), ..]), h.slice(s![..heads.rows(), ..]));
+        add_tied((x, h, &heads), (&ids, demb.view(), &segments), &mut norms);
         let want = |r: Range<usize>| {
-            let head = x.slice(s![r.clone(), ..]).t().dot(&h.slice(s![r.clone(), ..]));
+            let head = heads.range(segments.iter().position(|other| other == r).unwrap());
+            let head = x.slice(s![head.clone(), ..]).t().dot(&h.slice(s![head, ..]));
             2.0 * (head * table(&ids, &demb, r)).sum()
         };
         close(&norms, want, &segments);

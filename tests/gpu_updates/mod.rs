@@ -48,6 +48,8 @@ fn sample_norms() {
 #[test]
 fn sample_norms_of_embeddings() {
     let segments = Segments::from_lengths([5, 0, 1, 32, 33]);
+    // The head has fewer rows, those with a target.
+    let heads = Segments::from_lengths([3, 0, 0, 32, 9]);
     let n = segments.rows();
     for (v, c) in [(7, 33), (101, 64), (600, 12)] {
         let ids: Vec<u32> = (0..n + 4).map(|i| (i * i % v) as u32).collect();
@@ -58,7 +60,7 @@ fn sample_norms_of_embeddings() {
                 let mut rows = b.upload(6, COLUMNS, vec![3.0; 6 * COLUMNS]).unwrap();
                 b.add_row_squares(&ids[..n], &demb, &segments, &mut rows, 1);
                 let mut tied = b.upload(6, COLUMNS, vec![3.0; 6 * COLUMNS]).unwrap();
-                b.add_tied_squares((&x, &h, 3), (&ids, &demb, 2), &segments, &mut tied, 1);
+                b.add_tied_squares((&x, &h, 3, &heads), (&ids, &demb, 2, &segments), &mut tied, 1);
                 [squares_and_masses(b, &rows), squares_and_masses(b, &tied)].concat()
             },
             "{v} x {c}"

@@ -88,6 +88,15 @@ impl<F: Real> Memory for Cpu<F> {
         y
     }
 
+    fn gather(&self, x: &Tensor<F>, at: &[u32]) -> Tensor<F> {
+        let cols = x.array.ncols();
+        let (mut y, x) = (self.empty(at.len(), cols), x.as_slice());
+        y.as_slice_mut().chunks_exact_mut(cols.max(1)).zip(at).for_each(|(y, &i)| {
+            y.copy_from_slice(&x[i as usize * cols..][..cols]);
+        });
+        y
+    }
+
     fn finish(&self) -> Result<()> {
         Ok(())
     }

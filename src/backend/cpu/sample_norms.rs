@@ -31,20 +31,16 @@ impl<F: Real> SampleNorms for Cpu<F> {
 
     fn add_tied_squares(
         &self,
-        (x, dy, head_row): (&Tensor<F>, &Tensor<F>, usize),
-        (ids, demb, row): (&[u32], &Tensor<F>, usize),
-        segments: &Segments,
+        (x, dy, head_row, head_segments): (&Tensor<F>, &Tensor<F>, usize, &Segments),
+        (ids, demb, row, segments): (&[u32], &Tensor<F>, usize, &Segments),
         squares: &mut Tensor<F>,
         first: usize,
     ) {
-        let head = head_row..head_row + segments.rows();
+        let head = head_row..head_row + head_segments.rows();
         let rows = row..row + segments.rows();
         sample_norm::add_tied(
-            x.take_rows(head.clone()),
-            dy.take_rows(head),
-            &ids[rows.clone()],
-            demb.take_rows(rows),
-            segments,
+            (x.take_rows(head.clone()), dy.take_rows(head), head_segments),
+            (&ids[rows.clone()], demb.take_rows(rows), segments),
             rows_of(squares, first, segments),
         );
     }

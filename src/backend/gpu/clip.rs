@@ -205,30 +205,30 @@ pub(super) fn rows(
 /// [`crate::ops::sample_norm::add_tied`]; the segments' rows lie from row `.2` on.
 pub(super) fn tied(
     c: &Context,
-    (x, dy, head_row): (&Tensor, &Tensor, usize),
-    (ids, demb, row): (&[u32], &Tensor, usize),
-    segments: &Segments,
+    (x, dy, head_row, heads): (&Tensor, &Tensor, usize, &Segments),
+    (ids, demb, row, segments): (&[u32], &Tensor, usize, &Segments),
     squares: &Tensor,
     first: usize,
     empty: Empty,
 ) {
-    for (samples, rows, segments, fits) in fitting(c, segments, x.cols.max(dy.cols)) {
-        if !fits {
-            long_tied(
-                c,
-                (x, dy, head_row + rows.start),
-                (ids, demb, row + rows.start),
-                rows.len(),
-                squares,
-                first + samples.start,
-                empty,
-            );
+    assert_eq!(heads.len(), segments.len(), "the same samples");
+    // The longer of a sample's two.
+    let longest = Segments::from_lengths(heads.iter().zip(segments.iter()).map(|(a, b)| a.len().max(b.len())));
+    for (samples, _, _, fits) in fitting(c, &longest, x.cols.max(dy.cols)) {
+        let own = |from: usize, segments: &Segments| {
+            from + segments.offsets()[samples.start]..from + segments.offsets()[samples.end]
+        };
+        let (head, rows) = (own(head_row, heads), own(row, segments));
+        if head.is_empty() || rows.is_empty() {
             continue;
         }
-        let own = |from: usize| from + rows.start..from + rows.end;
-        let (wx, wdy, wdemb) = (x.window(own(head_row)), dy.window(own(head_row)), demb.window(own(row)));
-        let (items, begins) = tiles(&segments, |n| rectangle(n.div_ceil(TILE), n.div_ceil(TILE)));
-        let work = items.len() / 4;
+        if !fits {
+            long_tied(c, (x, dy, head), (ids, demb, rows), squares, first + samples.start, empty);
+            continue;
+        }
+        let (wx, wdy, wdemb) = (x.window(head.clone()), dy.window(head), demb.window(rows.clone()));
+        let (items, begins) = tied_tiles(&heads.slice(samples.clone()), &segments.slice(samples.clone()));
+        let work = items.len() / 8;
         let sums = empty(1, work);
         let params = SampleNorm {
             work: work as u32,
@@ -240,7 +240,7 @@ pub(super) fn tied(
             Arg::Rows(wdy),
             Arg::Rows(wdemb),
             Arg::Words(&items),
-            Arg::Words(&ids[own(row)]),
+            Arg::Words(&ids[rows]),
             Arg::Rows(wx),
             Arg::Rows(sums.whole()),
         ];
@@ -251,29 +251,41 @@ pub(super) fn tied(
     // Of a long sample a term is rounded in the table's sums, the product with it and the rows' dots. Eight more, for the three squares that may
     // cancel.
     let rounding = |i: usize| {
-        let n = segments.range(i).len();
+        let n = longest.range(i).len();
         let long = 2 * n + dy.cols.div_ceil(256) + gathered(4 * n);
         (0, (deep(dy.cols) + gathered(n.div_ceil(TILE).pow(2))).max(long) + 8)
     };
     mass::add_bounds(c, (&empty(1, 4), &vec![0; segments.len() + 1]), segments, squares, first, (rounding, 1.0));
 }
 
+/// Tiles of the products of every sample's rows of the head with its rows of the embedding, eight numbers each, and where each sample's begin.
+fn tied_tiles(heads: &Segments, segments: &Segments) -> (Vec<u32>, Vec<u32>) {
+    let (mut items, mut begins) = (Vec::new(), vec![0]);
+    for (head, rows) in heads.iter().zip(segments.iter()) {
+        for (r, s) in rectangle(head.len().div_ceil(TILE), rows.len().div_ceil(TILE)) {
+            items.extend([head.start, head.len(), r, s, rows.start, rows.len(), 0, 0].map(|x| x as u32));
+        }
+        begins.push(items.len() as u32 / 8);
+    }
+    (items, begins)
+}
+
 /// One sample with more rows of logits than a binding shows: `2 <x E, dy>` by rows, with E the embedding's gradient.
 fn long_tied(
     c: &Context,
-    (x, dy, head_row): (&Tensor, &Tensor, usize),
-    (ids, demb, row): (&[u32], &Tensor, usize),
-    n: usize,
+    (x, dy, head): (&Tensor, &Tensor, Range<usize>),
+    (ids, demb, rows): (&[u32], &Tensor, Range<usize>),
     squares: &Tensor,
     at: usize,
     empty: Empty,
 ) {
+    let n = head.len();
     let (table, along, own, sums) = (empty(x.cols, dy.cols), empty(n, dy.cols), empty(n, dy.cols), empty(n, 1));
     c.clear(&table);
     c.clear(&sums);
-    super::rows::scatter(c, ids, demb, row..row + n, &table);
-    matmul(c, Factor::plain(x).rows(head_row..head_row + n), Factor::plain(&table), None, Target::new(&along));
-    c.copy_rows(dy, head_row..head_row + n, &own);
+    super::rows::scatter(c, ids, demb, rows, &table);
+    matmul(c, Factor::plain(x).rows(head.clone()), Factor::plain(&table), None, Target::new(&along));
+    c.copy_rows(dy, head, &own);
     for _ in 0..2 {
         row_dots(c, &along, &own, &sums, 0);
     }

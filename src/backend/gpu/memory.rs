@@ -73,6 +73,12 @@ impl Memory for Gpu {
         y
     }
 
+    fn gather(&self, x: &Tensor, at: &[u32]) -> Tensor {
+        let y = self.empty(at.len(), x.cols);
+        rows::gather(&self.context, at, x, &y, false);
+        y
+    }
+
     fn finish(&self) -> Result<()> {
         self.context.finish()
     }

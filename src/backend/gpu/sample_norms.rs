@@ -16,13 +16,12 @@ impl SampleNorms for Gpu {
 
     fn add_tied_squares(
         &self,
-        head: (&Tensor, &Tensor, usize),
-        rows: (&[u32], &Tensor, usize),
-        segments: &Segments,
+        head: (&Tensor, &Tensor, usize, &Segments),
+        rows: (&[u32], &Tensor, usize, &Segments),
         squares: &mut Tensor,
         first: usize,
     ) {
-        clip::tied(&self.context, head, rows, segments, squares, first, &|rows, cols| self.empty(rows, cols));
+        clip::tied(&self.context, head, rows, squares, first, &|rows, cols| self.empty(rows, cols));
     }
 
     fn segment_sums(&self, dy: &Tensor, segments: &Segments) -> Tensor {
