@@ -36,28 +36,32 @@ fn count<F: Real>(x: &[F], cells: &[Cell], mut out: impl FnMut(usize, F)) {
     }
 }
 
-/// The pieces of all segments, [`ROWS`] rows at most each, with their segment.
-fn pieces(segments: &Segments) -> Vec<(usize, Range<usize>)> {
+/// Which segments an op is for, by the number of their rows. Never by anything of other segments: what a record adds to a sum would then depend on
+/// who is beside it, and its bound would bound nothing.
+pub type Takes<'a> = &'a (dyn Fn(usize) -> bool + Sync);
+
+/// The pieces of the segments that are taken, [`ROWS`] rows at most each, with their segment.
+fn pieces(segments: &Segments, takes: Takes) -> Vec<(usize, Range<usize>)> {
     let mut all = Vec::new();
-    for (i, range) in segments.iter().enumerate() {
+    for (i, range) in segments.iter().enumerate().filter(|(_, range)| takes(range.len())) {
         all.extend(range.clone().step_by(ROWS).map(|start| (i, start..(start + ROWS).min(range.end))));
     }
     all
 }
 
-/// `spectra_i += sum of Z² over the rows of segment i`, k numbers a segment.
+/// `spectra_i += sum of Z² over the rows of segment i`, k numbers a segment, for those that are taken.
 ///
 /// Shapes: `x`: (N, I); `dy`: (N, O); `cells`: of the I rows and the O columns of the weight.
 pub fn add_spectra<F: Real>(
     fft: &dyn Fourier<F>,
     (x, dy): (ArrayView2<F>, ArrayView2<F>),
     (x_cells, dy_cells): (&[Cell], &[Cell]),
-    segments: &Segments,
+    (segments, takes): (&Segments, Takes),
     spectra: &mut [Complex<f64>],
 ) {
     let k = fft.length();
     let zero = Complex::new(F::zero(), F::zero());
-    let pieces = pieces(segments);
+    let pieces = pieces(segments, takes);
     let parts: Vec<Vec<Complex<F>>> = pieces
         .par_iter()
         .with_max_len(1)
@@ -142,17 +146,21 @@ pub fn add_grid<F: Real>(
 /// Elements of a gradient that a task of [`add_elements`] forms and hashes.
 const ELEMENTS: usize = 1 << 16;
 
-/// `v_i += U (x_iᵀ dy_i)` for every segment i by forming the gradient, a block of its rows at a time: `cells(first row, out)` gives the cells of whole
-/// rows, once for all segments.
+/// `v_i += U (x_iᵀ dy_i)` for every segment i that is taken by forming the gradient, a block of its rows at a time: `cells(first row, out)` gives the cells
+/// of whole rows, once for all segments.
 ///
 /// Shapes: `x`: (N, I); `dy`: (N, O); `v`: k numbers a segment.
 pub fn add_elements<F: Real>(
     k: usize,
     (x, dy): (ArrayView2<F>, ArrayView2<F>),
-    segments: &Segments,
+    (segments, takes): (&Segments, Takes),
     cells: impl Fn(usize, &mut Vec<Cell>) + Sync,
     v: &mut [f64],
 ) {
+    let own = |(_, range): &(usize, Range<usize>)| !range.is_empty() && takes(range.len());
+    if !segments.iter().enumerate().any(|segment| own(&segment)) {
+        return;
+    }
     let (inputs, outputs) = (x.ncols(), dy.ncols());
     let block = (ELEMENTS / outputs.max(1)).max(1);
     // As many partial sums as there are bands, whatever the number of blocks.
@@ -167,7 +175,7 @@ pub fn add_elements<F: Real>(
                 let rows = first..(first + block).min(inputs);
                 hashed.resize(rows.len() * outputs, Cell::of(0, 1));
                 cells(first, &mut hashed);
-                for (i, range) in segments.iter().enumerate().filter(|(_, range)| !range.is_empty()) {
+                for (i, range) in segments.iter().enumerate().filter(own) {
                     let x = x.slice(s![range.clone(), rows.clone()]);
                     let mut g = g.slice_mut(s![..rows.len(), ..]);
                     matmul_serial(x.reversed_axes(), dy.slice(s![range, ..]), Onto::Zero, g.view_mut());

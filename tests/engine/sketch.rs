@@ -145,6 +145,32 @@ fn any_thread_count_gives_the_same_bits() {
     }
 }
 
+/// What a record adds to the sums may not depend on who is beside it: a mate that is long, short, empty or makes no finite numbers. Otherwise a bound on its
+/// own sketch bounds nothing.
+#[test]
+fn a_records_sketch_is_its_own_whoever_is_beside_it() {
+    let config = config(|c| (c.width, c.inner, c.vocab, c.positions) = (96, 200, 300, 120));
+    let decoder = Decoder::new(Cpu::<f32>::new(), weights(config.clone(), 7)).unwrap();
+    for kind in KINDS {
+        let sketch = StepSketch::new(2, 5, kind, 64, &shapes(&decoder.layout));
+        let of = |lengths: &[usize]| {
+            let all = common::batch(&config, &[12, 5, 1, 31], 3);
+            let tokens: Vec<(&[u32], &[u32])> =
+                all.segments.iter().map(|r| (&all.ids[r.clone()], &all.targets[r])).collect();
+            let others = common::batch(&config, lengths, 9);
+            let mates = others.segments.iter().map(|r| (&others.ids[r.clone()], &others.targets[r]));
+            let batch = Batch::new(tokens.into_iter().chain(mates));
+            let mut found = sketched(&decoder, &batch, &sketch, |_| true);
+            found.truncate(4);
+            found
+        };
+        let alone = of(&[]);
+        for mates in [&[120][..], &[1], &[0], &[120, 120, 3]] {
+            assert!(alone == of(mates), "{kind:?} beside {mates:?}");
+        }
+    }
+}
+
 /// A step moves weights against the gradient: `<U^T sign(U g), g> = |U g|_1 > 0`, through the sink and the pullback together.
 #[test]
 fn a_pullback_of_signs_points_along_the_gradient() {

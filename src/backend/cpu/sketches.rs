@@ -9,7 +9,7 @@ use crate::backend::Sketches;
 use crate::error::Result;
 use crate::kernel::{Fourier, Real, fourier};
 use crate::ops::Segments;
-use crate::ops::sketch::{add_elements, add_grid, add_row, add_spectra, from_spectrum};
+use crate::ops::sketch::{Takes, add_elements, add_grid, add_row, add_spectra, from_spectrum};
 use crate::rng::sketch::{Cell, Fold, TensorSketch, grid_sides};
 use crate::rng::{Pullback, StepSketch};
 use ndarray::ArrayView2;
@@ -37,7 +37,7 @@ fn forming_is_cheaper(rows: usize, inputs: usize, outputs: usize, k: usize) -> b
 fn form<F: Real>(
     (k, tensor): (usize, &TensorSketch),
     factors: (ArrayView2<F>, ArrayView2<F>),
-    segments: &Segments,
+    (segments, takes): (&Segments, Takes),
     v: &mut [f64],
 ) {
     let outputs = factors.1.ncols();
@@ -49,7 +49,7 @@ fn form<F: Real>(
         }
         count => count.cells(row * outputs, k, out),
     };
-    add_elements(k, factors, segments, cells, v);
+    add_elements(k, factors, (segments, takes), cells, v);
 }
 
 /// Add row `row` of a gradient to one sample's v.
@@ -96,12 +96,15 @@ impl<F: Real> Sketches for Cpu<F> {
             TensorSketch::Product { fold: Fold::Grid, rows, columns } => {
                 add_grid(grid_sides(k), factors, (rows, columns), segments, &mut sums.v[own]);
             }
-            TensorSketch::Product { fold: Fold::Sum, rows, columns }
-                if !forming_is_cheaper(segments.longest(), factors.0.ncols(), factors.1.ncols(), k) =>
-            {
-                add_spectra(&*sums.fourier, factors, (rows, columns), segments, &mut sums.spectra[own]);
+            other @ TensorSketch::Product { fold: Fold::Sum, rows, columns } => {
+                // By the sample's own length: what it adds may not depend on who is beside it.
+                let formed = |length| forming_is_cheaper(length, factors.0.ncols(), factors.1.ncols(), k);
+                let transformed = |length| !formed(length);
+                let spectra = &mut sums.spectra[own.clone()];
+                add_spectra(&*sums.fourier, factors, (rows, columns), (segments, &transformed), spectra);
+                form((k, other), factors, (segments, &formed), &mut sums.v[own]);
             }
-            other => form((k, other), factors, segments, &mut sums.v[own]),
+            other => form((k, other), factors, (segments, &|_| true), &mut sums.v[own]),
         }
     }
 
