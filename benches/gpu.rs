@@ -169,13 +169,10 @@ mod gpu {
             b.add_columns(&t[0], 0..n, &mut out);
             out
         });
-        versus!(gpu, "linear, one row", |b| (matrix(b, 1, 4 * c, 1), weight(b, 4 * c, v, 2)), |b, t| b.linear(
-            &t.0,
-            &t.1,
-            Order::InOut,
-            None
-        ));
-        versus!(gpu, "head, one row", |b| (matrix(b, 1, 4 * c, 1), weight(b, v, 4 * c, 2)), |b, t| b.head(&t.0, &t.1));
+        versus!(gpu, "linear, one row", |b| (matrix(b, 1, 4 * c, 1), weight(b, 4 * c, v, 2)), |b, t| b
+            .chain(|| b.linear(&t.0, &t.1, Order::InOut, None)));
+        versus!(gpu, "head, one row", |b| (matrix(b, 1, 4 * c, 1), weight(b, v, 4 * c, 2)), |b, t| b
+            .chain(|| b.head(&t.0, &t.1)));
         versus!(gpu, "tangent of a bias", |b| [matrix(b, n, c, 1), matrix(b, 1, c, 2)], |b, t| {
             let mut y = copy(b, &t[0]);
             b.add_vector(&t[1], &mut y);

@@ -140,10 +140,32 @@ fn matrix_products() {
                     read(b, &dw),
                     read(b, &b.head(&x, &head)),
                     read(b, &dh),
+                    // A row that is decoded has kernels of its own.
+                    read(b, &b.chain(|| b.linear(&x, &w, Order::InOut, Some(&bias)))),
+                    read(b, &b.chain(|| b.head(&x, &head))),
                 ]
             },
             "{n} x {i} x {o}"
         );
+    }
+}
+
+/// What a record adds to a sum may not depend on who is computed with it.
+#[test]
+fn a_row_alone_has_the_bits_it_has_among_others() {
+    for gpu in gpus() {
+        let (i, o) = (803, 131);
+        let rows = gpu.download(&matrix(gpu, 40, i, 1)).unwrap();
+        let (w, head) = (weight(gpu, i, o, 2), weight(gpu, o, i, 3));
+        let product = |count: usize| {
+            let x = gpu.upload(count, i, rows[..count * i].to_vec()).unwrap();
+            let all = [gpu.linear(&x, &w, Order::InOut, None), gpu.head(&x, &head)];
+            all.map(|y| gpu.download(&y).unwrap()[..o].to_vec())
+        };
+        let among = product(40);
+        for count in [1, 2, 5] {
+            assert_eq!(product(count), among, "{count} rows");
+        }
     }
 }
 

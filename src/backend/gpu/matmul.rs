@@ -4,7 +4,26 @@ use super::context::{Arg, Context};
 use super::kernels;
 use super::params;
 use super::tensor::Tensor;
+use std::cell::Cell;
 use std::ops::Range;
+
+thread_local! {
+    /// Whether this thread decodes, see [`decoding`].
+    static DECODES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Let products of one row take a kernel of their own in `ops`. It adds up in another order than tiles do, so a record's numbers would depend on whether others
+/// are computed with it: only for decoding, never where a record's share in a sum is bounded.
+pub(super) fn decoding<R>(ops: impl FnOnce() -> R) -> R {
+    struct Back(bool);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            DECODES.set(self.0);
+        }
+    }
+    let _back = Back(DECODES.replace(true));
+    ops()
+}
 
 /// Side of the tile of the product that a workgroup makes; also the columns of a product with one row, where B is plain.
 const TILE: usize = 64;
@@ -99,7 +118,7 @@ pub(super) fn matmul(x: &Context, a: Factor, b: Factor, bias: Option<&Tensor>, c
                     Arg::Rows(c_window),
                 ];
                 let add = (c.add || i > 0) as u32;
-                if rows.len() == 1 && !a.transposed {
+                if rows.len() == 1 && !a.transposed && DECODES.get() {
                     let params = params::Matvec {
                         n: columns.len() as u32,
                         k: terms.len() as u32,

@@ -1,6 +1,6 @@
 //! [`Memory`] on the GPU.
 
-use super::{Gpu, Tensor, rows};
+use super::{Gpu, Tensor, matmul, rows};
 use crate::backend::Memory;
 use crate::error::{Error, Result};
 use crate::kernel::Stored;
@@ -77,6 +77,10 @@ impl Memory for Gpu {
         let y = self.empty(at.len(), x.cols);
         rows::gather(&self.context, at, x, &y, false);
         y
+    }
+
+    fn chain<R: Send>(&self, ops: impl FnOnce() -> R + Send) -> R {
+        matmul::decoding(ops)
     }
 
     fn finish(&self) -> Result<()> {
