@@ -30,6 +30,9 @@ pub struct Args {
     quiet: bool,
 }
 
+/// What goes without saying to nobody.
+const UNSTATED: &str = "no privacy statement goes with the merged tensors: the adapter's names the adapter on its base, and what it has spent is spent";
+
 /// Merge and write.
 pub fn run(args: Args) -> Result<()> {
     fsio::must_be_new(&args.out)?;
@@ -44,7 +47,7 @@ pub fn run(args: Args) -> Result<()> {
     let sha256 = checkpoint::tensors_sha256(&checkpoint::load_folder_stored(&args.out)?.weights);
     drop(shown);
     fsio::print(&match args.json {
-        true => format!("{}\n", json!({"out": args.out, "sha256": sha256})),
-        false => format!("{}: tensors' SHA-256 {sha256}\n", args.out.display()),
+        true => format!("{}\n", json!({"out": args.out, "sha256": sha256, "note": UNSTATED})),
+        false => format!("{}: tensors' SHA-256 {sha256}\nnote: {UNSTATED}\n", args.out.display()),
     })
 }

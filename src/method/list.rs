@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// The version of statements that began with FERRET-k, subsets and adapters: there are none of theirs before.
+const YOUNG: u32 = 3;
+
 /// A method with everything it is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -324,6 +327,12 @@ impl Record {
     /// The statement that this run makes, by the rules of the version of `stated`, and with its delta and circumstances: what no one can
     /// recompute. `layout` is that of its model.
     pub fn restate(&self, layout: &Layout, stated: &Statement) -> Result<Statement> {
+        let (method, version) = (self.method(), stated.version);
+        let young = matches!(self, Self::FerretK(_)) || !method.tune().is_all() || method.adapter().is_some();
+        if young && version < YOUNG {
+            let what = "and of runs of this kind there are none before version 3: something else made it";
+            return Err(Error::Privacy(format!("the statement is of version {version}, {what}")));
+        }
         match self {
             Self::Ferret(transcript) => transcript.restate(stated),
             Self::FerretK(transcript) => transcript.restate(stated),

@@ -124,7 +124,7 @@ impl Training {
         }
         progress.end();
         if let Some(held_out) = request.held_out.as_ref().filter(|_| statement.is_private()) {
-            apart(&records.examples, &held_out.examples)?;
+            apart(records.records(), held_out.records())?;
         }
         let (folder, secret) = match folder {
             _ if !writes => (None, None),
@@ -261,7 +261,7 @@ fn difference(then: &Method, now: &Method) -> String {
     format!("the run to resume was begun with {key} {a}, now it is {b}: give the same arguments and data")
 }
 
-/// Refuse held-out records that are trained on: what is reported on them would be published about the others.
+/// Refuse held-out records that are trained on, each by itself, whoever's they are: what is reported on them would be published about the others.
 fn apart(records: &[Example], held_out: &[Example]) -> Result<()> {
     let trained: HashSet<&[u32]> = records.iter().map(|e| &e.ids[..]).collect();
     match held_out.iter().filter(|e| trained.contains(&e.ids[..])).count() {

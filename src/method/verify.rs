@@ -63,6 +63,16 @@ pub fn verify(dir: &Path, base: &mut Checkpoint<impl Scalars>, progress: &dyn Pr
         return Err(Error::file(dir, what));
     };
     let path = dir.join(record.file());
+    if let Some(own) = &found.config.adapter {
+        // The tensors' hash does not know how much an adapter counts.
+        let method = record.method();
+        let made = method.adapter().or(base.weights.config.adapter.as_ref());
+        if !made.is_some_and(|made| made.is_same(own, &found.config)) {
+            let what =
+                "describes another adapter than that of the run: rank, lora_alpha and target_modules are part of it";
+            return Err(Error::file(dir.join(adapter::CONFIG), what));
+        }
+    }
     let replayed = replays(dir, base, &found, &record, &path, progress)?;
     if !replayed {
         began_at(base, record.base_sha256(), &path)?;

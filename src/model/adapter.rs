@@ -81,6 +81,25 @@ impl Adapter {
         self.targets.iter().any(ends)
     }
 
+    /// The targets by name on a decoder of `config`, those that are meant by none included.
+    pub fn named_targets(&self, config: &Config) -> Vec<String> {
+        if !self.targets.is_empty() {
+            return self.targets.clone();
+        }
+        let names = config.family.names().block.iter().filter(|(module, name)| self.is_on(config, *module, name));
+        names.map(|(_, name)| name.rsplit('.').next().unwrap_or(name).to_owned()).collect()
+    }
+
+    /// Whether `other` is this adapter, named the same on a decoder of `config`: in any order, and with the same alpha to the bit.
+    pub fn is_same(&self, other: &Self, config: &Config) -> bool {
+        let names = |of: &Self| {
+            let mut names = of.named_targets(config);
+            names.sort();
+            names
+        };
+        (self.rank, self.alpha.to_bits(), names(self)) == (other.rank, other.alpha.to_bits(), names(other))
+    }
+
     /// The config of a decoder of `config` that has this adapter. Refuses one that has an adapter already, and a target that names no layer.
     pub fn on(&self, config: &Config) -> Result<Config> {
         self.check()?;

@@ -61,6 +61,25 @@ fn an_adapter_is_trained_used_merged_replayed_and_verified() {
     assert!(output.status.success(), "{}", stderr(&output));
     let bytes = |dir: &str| std::fs::read(home.join(dir).join("adapter_model.safetensors")).unwrap();
     assert_eq!(bytes("bits"), bytes("again"));
+    // How much the adapter counts is part of it, and so is the note of its base.
+    for dir in ["bits", "dpsgd"] {
+        let path = home.join(dir).join("adapter_config.json");
+        let whole = std::fs::read_to_string(&path).unwrap();
+        let mut config: Value = serde_json::from_str(&whole).unwrap();
+        config["lora_alpha"] = (config["lora_alpha"].as_f64().unwrap() + 1e-9).into();
+        std::fs::write(&path, config.to_string()).unwrap();
+        assert_refused("alpha", &call(home, &format!("verify {dir} --base BASE --quiet")), &["lora_alpha"]);
+        std::fs::write(&path, whole).unwrap();
+        let path = home.join(dir).join("privacy.json");
+        let whole = std::fs::read_to_string(&path).unwrap();
+        let mut statement: Value = serde_json::from_str(&whole).unwrap();
+        statement["version"] = 1.into();
+        std::fs::write(&path, statement.to_string()).unwrap();
+        let output = call(home, &format!("verify {dir} --base BASE --quiet"));
+        assert!(!output.status.success(), "{dir}: a statement of a version that never was");
+        std::fs::write(&path, whole).unwrap();
+        assert!(call(home, &format!("verify {dir} --base BASE --quiet")).status.success());
+    }
     // One flipped bit of the adapter is found.
     let path = home.join("bits/adapter_model.safetensors");
     let mut changed = bytes("bits");

@@ -279,6 +279,17 @@ fn records_to_evaluate_on_are_not_those_trained_on_unless_nothing_is_promised() 
         says(&run(train(&data, &out, &["--eval-data", path.to_str().unwrap()])), "are trained on too");
         assert!(!out.exists());
     }
+    // Records that are sampled by user are looked at one by one.
+    let by_user = dir.path().join("by-user.jsonl");
+    let lines = text.lines().enumerate().map(|(i, line)| {
+        let mut record: Value = serde_json::from_str(line).unwrap();
+        record["user"] = format!("user {}", i / 2).into();
+        format!("{record}\n")
+    });
+    std::fs::write(&by_user, lines.collect::<String>()).unwrap();
+    let with = ["--unit", "user", "--eval-data", overlap.to_str().unwrap()];
+    says(&run(train(&by_user, &out, &with)), "are trained on too");
+    assert!(!out.exists());
     ok(run(train(&data, &out, &["--eval-data", overlap.to_str().unwrap(), "--insecure-seed", "1"])));
     ok(run(train(&data, &dir.path().join("apart"), &["--eval-data", other.to_str().unwrap()])));
 }

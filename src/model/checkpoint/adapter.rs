@@ -171,7 +171,14 @@ impl Opened {
 /// whether the tensors lie in the order in which this program writes them.
 pub fn refuse_unused(folder: &Path, base: &str) -> Result<(Vec<PathBuf>, bool)> {
     let file = File::open(&folder.join(WEIGHTS))?;
-    for (key, value) in file.metadata()? {
+    let notes = file.metadata()?;
+    if !notes.iter().any(|(key, _)| key == BASE) {
+        return Err(Error::file(
+            file.path(),
+            format!("has no note {BASE:?}, by which it is bound to its base model: was it taken out?"),
+        ));
+    }
+    for (key, value) in notes {
         if ![("format", "pt"), (BASE, base)].contains(&(key.as_str(), value.as_str())) {
             return Err(Error::file(
                 file.path(),
@@ -219,20 +226,11 @@ pub(super) fn save(
         "lora_dropout": 0.0,
         "peft_type": "LORA",
         "r": adapter.rank,
-        "target_modules": targets(config, adapter),
+        "target_modules": adapter.named_targets(config),
         "task_type": "CAUSAL_LM",
     });
     fsio::fill_folder(dir, |dir| {
         fsio::write(&dir.join(CONFIG), format!("{text:#}\n").as_bytes())?;
         write::write(&dir.join(WEIGHTS), &entries, &options.metadata, fsio::Access::Shared)
     })
-}
-
-/// The targets by name, those that are meant by none included.
-fn targets(config: &Config, adapter: &Adapter) -> Vec<String> {
-    if !adapter.targets.is_empty() {
-        return adapter.targets.clone();
-    }
-    let names = config.family.names().block.iter().filter(|(module, name)| adapter.is_on(config, *module, name));
-    names.map(|(_, name)| name.rsplit('.').next().unwrap_or(name).to_owned()).collect()
 }
