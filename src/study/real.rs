@@ -7,7 +7,6 @@
 use super::world::World;
 use crate::audit::canary::extraction;
 use crate::backend::Backend;
-use crate::data::digest::add_examples;
 use crate::data::{self, Example, LoadOptions};
 use crate::error::{Error, Result};
 use crate::eval::answers::{self, Question, Tally};
@@ -155,11 +154,12 @@ impl Source {
     }
 }
 
-/// 64 bits of SHA-256 of a record, other ones for every purpose and seed.
+/// 64 bits of SHA-256 of a record's tokens, other ones for every purpose and seed. Which of them count is left out: the same text as a prompt with its
+/// response and as plain text is one record, which must not be on two sides.
 fn hash(purpose: &str, seed: u64, example: &Example) -> u64 {
     let mut hash = Sha256::new();
     hash.update(format!("ferret study {purpose} {seed}\n"));
-    add_examples(&mut hash, std::slice::from_ref(example));
+    example.ids.iter().for_each(|id| hash.update(id.to_le_bytes()));
     let bytes = hash.finalize();
     u64::from_le_bytes(bytes[..8].try_into().expect("32 bytes"))
 }

@@ -336,7 +336,8 @@ impl Report {
         let pictures = grid.epochs.iter().zip(pictures).map(|(epochs, svg)| (format!("released-{epochs}.svg"), svg));
         let files = files.map(|(name, text)| (name.to_owned(), text));
         for (name, text) in files.into_iter().chain(pictures) {
-            fsio::write(&dir.join(name), text.as_bytes())?;
+            // Computed from the records, and covered by no promise: for its owner alone, as the runs are.
+            fsio::write_private(&dir.join(name), text.as_bytes())?;
         }
         Ok(())
     }

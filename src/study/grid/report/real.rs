@@ -123,7 +123,7 @@ fn secrets(grid: &Grid, here: &[&Group], length: &str) -> Option<Sheet> {
         titles: std::iter::once("method".to_owned()).chain(head).collect(),
         rows: here.iter().map(row).collect(),
         note: "Exposure is log2 of how far up a secret stands among others of its form: about 1.44 bits on average where nothing was learnt of it. A promise \
-               is about one record: a secret that is planted several times has only that many times as much of it."
+               is about one record: of a secret that is planted several times more may be told, where there is noise faster than their number."
             .into(),
     })
 }
