@@ -93,7 +93,9 @@ def efficiency(ferret, folder, args):
     for name, method in METHODS.items():
         if args.only not in (None, name):
             continue
-        common = ["--model", str(model), "--data", str(data), "--batch", "8", "--max-steps", str(args.steps + 1), *method]
+        # Of FERRET's steps only those in which a group fires compute anything.
+        steps = (2 if name == "FERRET" else 1) * args.steps + 1
+        common = ["--model", str(model), "--data", str(data), "--batch", "8", "--max-steps", str(steps), *method]
         one, two = [], []
         for _ in range(args.rounds):
             one += train([], ferret, folder / "out", ["--threads", "2", "--micro-batch", "8", *common])

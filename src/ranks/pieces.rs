@@ -14,6 +14,12 @@ use std::time::Duration;
 /// How long a rank that has nothing to tell waits before it meets the others.
 const TICK: Duration = Duration::from_millis(10);
 
+/// What a piece of work asks to know whether to give up.
+pub type Halted<'a> = &'a (dyn Fn() -> bool + Sync);
+
+/// Computes a piece.
+type Work<'a> = &'a (dyn Fn(usize, Halted) -> Result<Vec<u8>> + Sync);
+
 /// What the workers of this rank have before and behind them.
 #[derive(Default)]
 struct Desk {
@@ -37,11 +43,7 @@ impl Room {
     }
 
     /// One worker: takes pieces until all is over.
-    fn work(
-        &self,
-        threads: Option<usize>,
-        work: &(dyn Fn(usize, &(dyn Fn() -> bool + Sync)) -> Result<Vec<u8>> + Sync),
-    ) {
+    fn work(&self, threads: Option<usize>, work: Work) {
         let pool = threads.map(|n| rayon::ThreadPoolBuilder::new().num_threads(n).build());
         let halted = || self.halt.load(Ordering::SeqCst);
         loop {
@@ -104,7 +106,7 @@ pub fn spread(
     what: &str,
     count: usize,
     workers: usize,
-    work: impl Fn(usize, &(dyn Fn() -> bool + Sync)) -> Result<Vec<u8>> + Sync,
+    work: impl Fn(usize, Halted) -> Result<Vec<u8>> + Sync,
     mut done: impl FnMut(usize, Vec<u8>) -> Result<()>,
 ) -> Result<()> {
     let workers = workers.clamp(1, count.max(1));
@@ -171,7 +173,7 @@ mod tests {
             let times: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
             let all = on_threads(size, |ranks| {
                 let (mut got, mut order) = (vec![Vec::new(); count], Vec::new());
-                let work = |piece: usize, _: &(dyn Fn() -> bool + Sync)| {
+                let work = |piece: usize, _: Halted| {
                     times[piece].fetch_add(1, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis((piece % 3) as u64));
                     Ok(format!("piece {piece}").into_bytes())
@@ -197,7 +199,7 @@ mod tests {
     fn pieces_go_to_whoever_is_free() {
         let by = [AtomicUsize::new(0), AtomicUsize::new(0)];
         let done = on_threads(2, |ranks| {
-            let work = |_: usize, _: &(dyn Fn() -> bool + Sync)| {
+            let work = |_: usize, _: Halted| {
                 by[ranks.rank()].fetch_add(1, Ordering::SeqCst);
                 // The second rank is far slower.
                 std::thread::sleep(Duration::from_millis(if ranks.rank() == 0 { 2 } else { 150 }));
@@ -214,7 +216,7 @@ mod tests {
     fn an_error_ends_all_and_what_is_under_way_is_given_up() {
         for size in [1, 3] {
             let done = on_threads(size, |ranks| {
-                let work = |piece: usize, halted: &(dyn Fn() -> bool + Sync)| {
+                let work = |piece: usize, halted: Halted| {
                     if piece == 1 {
                         return Err(Error::usage("piece one is broken"));
                     }

@@ -122,10 +122,8 @@ impl Ranks for Thread {
             .iter()
             .map(|bytes| bytes.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().expect("4 bytes"))).collect())
             .collect();
-        let mut at = 0;
-        for x in parts.iter_mut().flat_map(|part| part.iter_mut()) {
+        for (at, x) in parts.iter_mut().flat_map(|part| part.iter_mut()).enumerate() {
             *x = all.iter().map(|of| of[at]).reduce(|sum, x| sum + x).expect("a rank");
-            at += 1;
         }
         Ok(())
     }

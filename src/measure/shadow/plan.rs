@@ -12,7 +12,7 @@ use crate::measure::tokens::keep_log_probs;
 use crate::measure::{Cache, cached_log_probs, log_probs};
 use crate::model::{Decoder, Weights, memory};
 use crate::progress::Progress;
-use crate::ranks::pieces::spread;
+use crate::ranks::pieces::{Halted, spread};
 use crate::ranks::{Ranks, broadcast, gather_numbers};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -185,7 +185,7 @@ impl Plan {
         let found: Vec<(usize, Found)> = serde_json::from_slice(&told)
             .map_err(|e| Error::Rank(format!("the first rank told of no shadow models ({e})")))?;
         let fresh = found.iter().filter(|f| f.1 == Found::Nothing { fresh: true }).count();
-        let work = |at: usize, halted: &(dyn Fn() -> bool + Sync)| {
+        let work = |at: usize, halted: Halted| {
             let (shadow, found) = &found[at];
             let go_on = || match halted() {
                 true => Err(Error::Interrupted("given up".into())),

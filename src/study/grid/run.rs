@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::eval;
 use crate::fsio;
 use crate::model::Decoder;
-use crate::ranks::pieces::spread;
+use crate::ranks::pieces::{Halted, spread};
 use crate::ranks::{Alone, Ranks, broadcast};
 use crate::rng::Secret;
 use crate::study::arm::Outcome;
@@ -330,7 +330,7 @@ impl<'a> Runner<'a> {
         told: &(dyn Fn(usize, f64) + Sync),
         done: impl FnMut(usize, Vec<u8>) -> Result<()>,
     ) -> Result<()> {
-        let work = |at: usize, halted: &(dyn Fn() -> bool + Sync)| {
+        let work = |at: usize, halted: Halted| {
             let finished = self.one(&specs[at], |share| {
                 told(at, share);
                 // Another's failure ends this one too.
