@@ -141,8 +141,9 @@ impl ModelArg {
 #[derive(clap::Args, Debug, Clone)]
 pub struct DataArg {
     /// Records: JSON lines with {"text"}, {"prompt","response"}, {"instruction","input","output"}, {"messages"} or
-    /// {"tokens"}; or plain text (.txt); or embedded:SPLIT:N, N of the program's own records (train, test, tuning, shadow-0 ..). For `train` under
-    /// mpirun, {rank} in the name is the rank's number: every rank then reads a shard that no other sees
+    /// {"tokens"}; or plain text (.txt); or embedded:SPLIT:N, N of the program's own records (train, test, tuning, shadow-0 ..)
+    ///
+    /// For `train` under mpirun, {rank} in the name is the rank's number: every rank then reads a shard that no other sees.
     #[arg(long, short = 'd', value_name = "FILE")]
     pub data: PathBuf,
     /// Which tokens of a record with a prompt count in the loss
