@@ -2,6 +2,10 @@
 #![cfg(all(feature = "mpi", feature = "cli", target_os = "linux"))]
 
 mod common;
+#[path = "mpi/pieces.rs"]
+mod pieces;
+#[path = "mpi/shards.rs"]
+mod shards;
 
 use common::Random;
 use serde_json::{Value, json};
@@ -300,8 +304,8 @@ fn a_run_whose_ranks_are_killed_goes_on_at_any_number_of_ranks_to_the_same_bytes
     let dir = tempfile::tempdir().unwrap();
     let data = records(dir.path(), "records.jsonl", 3);
     let mut random = Random::new(11);
-    let dpsgd = ["--method", "dpsgd", "--noise-multiplier", "1", "--learning-rate", "1e-3", "--epochs", "8"];
-    let bits = ["--method", "ferret-max", "--epsilon", "60", "--epochs", "8", "--learning-rate", "1e-3"];
+    let dpsgd = ["--method", "dpsgd", "--noise-multiplier", "1", "--learning-rate", "1e-3", "--epochs", "12"];
+    let bits = ["--method", "ferret-max", "--epsilon", "150", "--epochs", "20", "--learning-rate", "1e-3"];
     for (name, method, kills) in [("bits", bits, 10), ("dpsgd", dpsgd, 3)] {
         let method = [&method[..], &["--insecure-seed", "1", "--checkpoint-every", "5", "--resume"]].concat();
         let one = dir.path().join(name);
@@ -327,7 +331,7 @@ fn a_run_whose_ranks_are_killed_goes_on_at_any_number_of_ranks_to_the_same_bytes
             assert!(said == ranks - 1 && !stderr.contains("panicked"), "{said} of {ranks}: {stderr}");
             assert!(!out.join("model.safetensors").exists() && out.join("state/told.json").exists());
         }
-        assert!(killed * 2 >= kills, "only {killed} kills came before the end");
+        assert_eq!(killed, kills, "so many kills came before the end");
         if out.join("state").exists() {
             ok(end(on_ranks(3, &args)));
         }

@@ -142,6 +142,8 @@ impl ModelArg {
 pub struct DataArg {
     /// Records: JSON lines with {"text"}, {"prompt","response"}, {"instruction","input","output"}, {"messages"} or
     /// {"tokens"}; or plain text (.txt); or embedded:SPLIT:N, N of the program's own records (train, test, tuning, shadow-0 ..)
+    ///
+    /// For `train` under mpirun, {rank} in the name is the rank's number: every rank then reads a shard that no other sees.
     #[arg(long, short = 'd', value_name = "FILE")]
     pub data: PathBuf,
     /// Which tokens of a record with a prompt count in the loss

@@ -113,7 +113,11 @@ fn run(cli: Cli) -> Result<()> {
     if let Some(threads) = cli.threads {
         common::set_threads(threads)?;
     }
-    let shared = matches!(cli.command, Some(Command::Train(_) | Command::Eval(_)));
+    let shared = match &cli.command {
+        Some(Command::Train(_) | Command::Eval(_) | Command::Study(_)) => true,
+        Some(Command::Audit(args)) => args.is_shared(),
+        _ => false,
+    };
     if !shared && !ranks::is_first() {
         return Ok(());
     }

@@ -1,6 +1,6 @@
 //! The processes that `mpirun` or `srun` started as one program: joined before a verb runs, left after it.
 //!
-//! `train` and `eval` share their work. Every other verb is run by the first rank alone, while the others wait. Only the first rank prints results and notes; errors are every
+//! `train`, `eval`, `audit` (of members) and `study` share their work. Every other verb is run by the first rank alone, while the others wait. Only the first rank prints results and notes; errors are every
 //! rank's, with its number.
 
 use crate::error::{Error, Result};

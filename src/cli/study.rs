@@ -1,12 +1,13 @@
 //! `ferret study`: a grid of runs, tables beside the paper's, verdicts.
 
 use super::common::{progress_by_share, width};
-use super::interrupt;
+use super::{interrupt, ranks};
 use crate::audit::columns::align;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::hash::sha256;
 use crate::model::{Layout, checkpoint, memory};
+use crate::ranks::agree;
 use crate::study::grid::report::{Report, chosen, report};
 use crate::study::grid::{Finished, Grid, Kind, Progress, Runner, Store, Tuned};
 use crate::study::spec::{Goal, Part, Spec};
@@ -122,10 +123,14 @@ pub fn run(args: Args) -> Result<()> {
     };
     let cores = rayon::current_num_threads();
     let jobs = jobs(&args, &grid, cores)?;
-    let runner = Runner::new(&args.model, args.data.as_deref(), (jobs, cores), &interrupt::asked);
+    let mut runner = Runner::new(&args.model, args.data.as_deref(), (jobs, cores), &interrupt::asked);
+    runner.ranks = ranks::world();
     let mut fixed =
         Tuned { base_sha256: runner.base_sha256()?, data, insecure_seed: args.insecure_seed, rates: HashMap::new() };
     let out = args.out.clone().unwrap_or_else(|| format!("ferret-study-{}", grid.kind.name()).into());
+    if !shares(&args, &runner, &fixed)? {
+        return Ok(());
+    }
     if args.dry_run {
         let left = fit(&args, &mut grid, &runner, &fixed, None)?;
         return dry_run(&args, &grid, &runner, &fixed, (&out, &left));
@@ -138,6 +143,7 @@ pub fn run(args: Args) -> Result<()> {
     let rates = chosen(&grid, &tuning);
     fixed.rates = rates.iter().map(|(key, found)| (key.clone(), found.0)).collect();
     let results = stage(&args, &runner, &store, &grid.results(&fixed), "runs")?;
+    runner.dismiss()?;
     let mut report: Report = report(&grid, &results, &rates);
     report.findings.extend(left_out(&args, &left));
     report.write(&out, &grid, &results, &command(&args, &grid, &out))?;
@@ -152,6 +158,24 @@ pub fn run(args: Args) -> Result<()> {
         out.display(),
         begun.elapsed().as_secs_f64()
     ))
+}
+
+/// Whether this rank is the one that plans, keeps and reports; the others have run what it named once this returns.
+fn shares(args: &Args, runner: &Runner, fixed: &Tuned) -> Result<bool> {
+    let facts = [
+        ("base model, by its SHA-256,", fixed.base_sha256.clone()),
+        ("set of records, by its SHA-256,", fixed.data.clone()),
+        ("--dry-run", args.dry_run.to_string()),
+    ];
+    agree(&*runner.ranks, "what the study is told", &facts)?;
+    if runner.ranks.is_first() {
+        return Ok(true);
+    }
+    // Only looking is done by one.
+    if !args.dry_run {
+        runner.serve()?;
+    }
+    Ok(false)
 }
 
 /// The command that repeats the study.

@@ -111,12 +111,27 @@ pub struct Dataset {
     pub plain_chat: bool,
     /// By user: every line by itself, the unused ones too.
     lines: Vec<Example>,
+    /// By user: whose each example is.
+    names: Vec<String>,
 }
 
 impl Dataset {
     /// Every record of the file by itself, whatever the unit: to ask which of them are in another file too.
     pub fn records(&self) -> &[Example] {
         if self.users { &self.lines } else { &self.examples }
+    }
+
+    /// What makes example `i` the same as one of another file: the user's name where an example is a user, else its tokens; none where no token
+    /// counts, which is then as good as not there. As secret as the records.
+    pub(crate) fn identity(&self, i: usize) -> Option<Vec<u8>> {
+        match self.users {
+            true => Some([&[1], self.names[i].as_bytes()].concat()),
+            false => {
+                let example = &self.examples[i];
+                let ids = example.ids.iter().flat_map(|id| id.to_le_bytes());
+                (example.targets() > 0).then(|| std::iter::once(0).chain(ids).collect())
+            }
+        }
     }
 
     /// Tokens over all examples (overlapping windows count twice).

@@ -100,6 +100,7 @@ pub(super) fn load_counted(
     if let Unit::User { most } = options.unit {
         let packed = pack(by_user, most, options.context, options.eos);
         dataset.examples = packed.examples;
+        dataset.names = packed.names;
         dataset.users = true;
         dataset.left_out = packed.left_out;
         dataset.tokens_cut += packed.tokens_cut;

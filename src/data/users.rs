@@ -28,6 +28,8 @@ pub enum Unit {
 pub(super) struct Packed {
     /// One a user.
     pub examples: Vec<Example>,
+    /// Their names.
+    pub names: Vec<String>,
     /// Records of which nothing is used: beyond the cap, or beyond the context.
     pub left_out: usize,
     /// Tokens cut off a user's last record that is used.
@@ -46,9 +48,11 @@ pub(super) fn pack(
     // Records used so far, a user.
     let mut used: Vec<usize> = Vec::new();
     for (user, record) in records {
-        let at = *known.entry(user).or_insert(packed.examples.len());
-        if at == packed.examples.len() {
+        let next = packed.examples.len();
+        let at = *known.entry(user.clone()).or_insert(next);
+        if at == next {
             packed.examples.push(Example::default());
+            packed.names.push(user);
             used.push(0);
         }
         let example = &mut packed.examples[at];
@@ -86,6 +90,7 @@ mod tests {
         let all = records(&[("b", &[1, 2]), ("a", &[3, 4, 5]), ("b", &[6, 7]), ("b", &[8])]);
         let packed = pack(all.clone(), None, 100, Some(9));
         assert_eq!(packed.examples.len(), 2);
+        assert_eq!(packed.names, ["b", "a"]);
         assert_eq!(packed.examples[0].ids, [1, 2, 9, 6, 7, 9, 8]);
         // A separator and a record's first token are never predicted.
         assert_eq!(packed.examples[0].learn, [false, true, false, false, true, false, false]);

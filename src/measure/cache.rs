@@ -5,20 +5,30 @@
 
 use crate::data::Example;
 use crate::data::digest::add_examples;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::ranks::{Ranks, broadcast};
 use crate::{fsio, hash};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Records a file.
 pub(super) const CHUNK: usize = 256;
 
 const MAGIC: &[u8] = b"ferret scores 1\n";
 
-/// A folder of scores, or none.
-#[derive(Clone, Debug, Default)]
+/// A folder of scores, or none; and who computes what is not there.
+#[derive(Clone, Default)]
 pub struct Cache {
     dir: Option<PathBuf>,
+    /// Several, all of which ask for the same scores at the same time; none: this process alone.
+    ranks: Option<Arc<dyn Ranks>>,
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").field("dir", &self.dir).finish_non_exhaustive()
+    }
 }
 
 impl Cache {
@@ -30,7 +40,18 @@ impl Cache {
     /// Remember in `dir`, which is made if it is not there.
     pub fn at(dir: &Path) -> Result<Self> {
         fsio::private_folder(dir)?;
-        Ok(Self { dir: Some(dir.to_owned()) })
+        Ok(Self { dir: Some(dir.to_owned()), ranks: None })
+    }
+
+    /// Share the work with `ranks`. The first remembers; the others need no folder.
+    pub fn over(self, ranks: Arc<dyn Ranks>) -> Self {
+        let dir = self.dir.filter(|_| ranks.is_first());
+        Self { dir, ranks: Some(ranks).filter(|ranks| ranks.size() > 1) }
+    }
+
+    /// The same folder, for work that this process does alone.
+    pub(super) fn here(&self) -> Self {
+        Self { dir: self.dir.clone(), ranks: None }
     }
 
     /// `compute` for every chunk of `examples` that is not in the cache. `done` hears how many records are finished, and stops the
@@ -43,6 +64,9 @@ impl Cache {
         mut done: impl FnMut(usize) -> Result<()>,
         mut compute: impl FnMut(&[Example], &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<f32>>,
     ) -> Result<Vec<Vec<f32>>> {
+        if let Some(ranks) = &self.ranks {
+            return self.shared(&**ranks, kind, weights_sha256, examples, &mut done, &mut compute);
+        }
         let mut all = Vec::with_capacity(examples.len().div_ceil(CHUNK));
         for chunk in examples.chunks(CHUNK) {
             let path = self.dir.as_ref().map(|dir| dir.join(name(kind, weights_sha256, chunk)));
@@ -61,7 +85,68 @@ impl Cache {
     }
 }
 
+/// Computes a chunk, and tells how many of its records are finished each time some are.
+type Compute<'a> = &'a mut dyn FnMut(&[Example], &mut dyn FnMut(usize) -> Result<()>) -> Result<Vec<f32>>;
+
 impl Cache {
+    /// [`Cache::chunks`] by all ranks, a chunk each at a time: every rank gets all of them.
+    fn shared(
+        &self,
+        ranks: &dyn Ranks,
+        kind: &str,
+        weights_sha256: &str,
+        examples: &[Example],
+        done: &mut dyn FnMut(usize) -> Result<()>,
+        compute: Compute,
+    ) -> Result<Vec<Vec<f32>>> {
+        let chunks: Vec<&[Example]> = examples.chunks(CHUNK).collect();
+        let paths: Vec<Option<PathBuf>> =
+            chunks.iter().map(|c| self.dir.as_ref().map(|dir| dir.join(name(kind, weights_sha256, c)))).collect();
+        let mut all: Vec<Vec<f32>> = Vec::with_capacity(chunks.len());
+        let mut missing = Vec::new();
+        for (i, (chunk, path)) in chunks.iter().zip(&paths).enumerate() {
+            let found = path.as_deref().and_then(load);
+            let bytes = found.map_or(Vec::new(), |values| [&[1], bytemuck::cast_slice(&values)].concat());
+            let bytes = broadcast(ranks, "scores that are kept", &bytes)?;
+            match bytes.split_first() {
+                Some((_, values)) => {
+                    done(chunk.len())?;
+                    all.push(numbers(values)?);
+                }
+                None => {
+                    missing.push(i);
+                    all.push(Vec::new());
+                }
+            }
+        }
+        for round in missing.chunks(ranks.size()) {
+            let own = round.get(ranks.rank()).map(|&i| compute(chunks[i], done)).transpose()?.unwrap_or_default();
+            let got = ranks.gather("scores", bytemuck::cast_slice(&own))?;
+            for (rank, (&i, bytes)) in round.iter().zip(got).enumerate() {
+                all[i] = numbers(&bytes)?;
+                if let Some(path) = &paths[i] {
+                    store(path, &all[i])?;
+                }
+                if rank != ranks.rank() {
+                    done(chunks[i].len())?;
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Remember `values`, one a record, which were computed elsewhere, unless they are there.
+    pub(super) fn keep(&self, kind: &str, weights_sha256: &str, examples: &[Example], values: &[f32]) -> Result<()> {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        for (chunk, values) in examples.chunks(CHUNK).zip(values.chunks(CHUNK)) {
+            let path = dir.join(name(kind, weights_sha256, chunk));
+            if load(&path).is_none() {
+                store(&path, values)?;
+            }
+        }
+        Ok(())
+    }
+
     /// What [`Cache::chunks`] would give without computing anything, if that is all there.
     pub(super) fn find(&self, kind: &str, weights_sha256: &str, examples: &[Example]) -> Option<Vec<Vec<f32>>> {
         let dir = self.dir.as_ref()?;
@@ -71,6 +156,14 @@ impl Cache {
     /// Its folder, if it has one.
     pub fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
+    }
+}
+
+/// The numbers that another rank sent.
+fn numbers(bytes: &[u8]) -> Result<Vec<f32>> {
+    match bytes.len() % 4 {
+        0 => Ok(bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()),
+        _ => Err(Error::Rank(format!("a rank sent {} bytes as scores of 4", bytes.len()))),
     }
 }
 
@@ -107,6 +200,8 @@ fn store(path: &Path, values: &[f32]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ranks::threads::on_threads;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn a_chunk_is_computed_once_and_a_damaged_file_again() {
@@ -148,5 +243,42 @@ mod tests {
         std::fs::write(&file, b"short").unwrap();
         assert_eq!(run(&cache, "a", "w", &examples), 1);
         assert_eq!(run(&cache, "a", "w", &examples), 0);
+    }
+
+    /// Each chunk once, whoever has it; all ranks get all, and the first keeps what one process would.
+    #[test]
+    fn ranks_share_chunks_and_the_first_keeps_them() {
+        let examples: Vec<Example> = (0..1500).map(|i| Example::all(vec![i, i + 1])).collect();
+        let expected: Vec<f32> = (0..1500).map(|i| i as f32 + 0.1).collect();
+        let dir = tempfile::tempdir().unwrap();
+        // The third chunk is there already.
+        let alone = Cache::at(dir.path()).unwrap();
+        alone.keep("a", "w", &examples[2 * CHUNK..3 * CHUNK], &expected[2 * CHUNK..3 * CHUNK]).unwrap();
+        for (size, computed) in [(3, 5), (2, 0)] {
+            let calls = AtomicUsize::new(0);
+            let all = on_threads(size, |ranks| {
+                let cache = Cache::at(dir.path())?.over(ranks.clone());
+                assert_eq!(cache.dir().is_some(), ranks.rank() == 0);
+                let mut heard = 0;
+                let chunks = cache.chunks(
+                    "a",
+                    "w",
+                    &examples,
+                    |n| {
+                        heard += n;
+                        Ok(())
+                    },
+                    |chunk, done| {
+                        calls.fetch_add(1, Ordering::SeqCst);
+                        done(chunk.len())?;
+                        Ok(chunk.iter().map(|e| e.ids[0] as f32 + 0.1).collect())
+                    },
+                )?;
+                Ok((chunks.concat(), heard))
+            });
+            assert!(all.into_iter().all(|of| of.unwrap() == (expected.clone(), 1500)));
+            assert_eq!(calls.into_inner(), computed);
+            assert_eq!(alone.find("a", "w", &examples).unwrap().concat(), expected);
+        }
     }
 }

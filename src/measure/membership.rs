@@ -16,13 +16,15 @@ use crate::audit::report::{Report, quote};
 use crate::audit::roc::Roc;
 use crate::audit::score::{RecordStats, TokenStats};
 use crate::backend::{Backend, Device};
-use crate::data::Example;
+use crate::data::{Example, examples_sha256};
 use crate::error::Result;
 use crate::model::Decoder;
 use crate::progress::Progress;
+use crate::ranks::{Alone, Ranks, agree};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// What is judged, and how.
@@ -49,6 +51,8 @@ pub struct Audit {
     pub cache: Cache,
     /// Where to compute.
     pub device: Device,
+    /// Who computes: every one of them runs the same audit and finds the same, and the first keeps scores and models.
+    pub ranks: Arc<dyn Ranks>,
 }
 
 /// What an audit found.
@@ -93,6 +97,7 @@ impl Audit {
             min_k: 0.2,
             cache: Cache::none(),
             device: Device::Cpu,
+            ranks: Arc::new(Alone),
         }
     }
 
@@ -100,7 +105,20 @@ impl Audit {
     pub fn run(self, progress: &dyn Progress) -> Result<Finding> {
         let begun = Instant::now();
         let Audit { mut pair, provenance, members, nonmembers, design, candidates, .. } = self;
-        let Audit { shadows, gradient_norm, min_k, cache, device, .. } = self;
+        let Audit { shadows, gradient_norm, min_k, cache, device, ranks, .. } = self;
+        agree(
+            &*ranks,
+            "what the audit is told",
+            &[
+                ("base model, by its SHA-256,", pair.base_sha256.clone()),
+                ("tuned model, by its SHA-256,", pair.tuned_sha256.clone()),
+                ("set of members, by its SHA-256,", examples_sha256(&members)),
+                ("set of non-members, by its SHA-256,", examples_sha256(&nonmembers)),
+                ("choice of scores", format!("gradient norms {gradient_norm}, {min_k}")),
+                ("plan of shadow models", shadows.as_ref().map_or_else(String::new, Plan::identity)),
+            ],
+        )?;
+        let cache = cache.over(ranks.clone());
         note_overlap(&mut pair, &members, &nonmembers);
         // One list: members, non-members, and RMIA's population, each scored once under each model.
         let population = shadows.as_ref().map_or(&[][..], |p| &p.population);
@@ -119,6 +137,7 @@ impl Audit {
         let mut attacks = threshold_attacks(m, n, min_k)?;
         if let (Some(plan), Some(base)) = (&shadows, kept) {
             let scores = plan.scores(
+                &*ranks,
                 base,
                 &pair.base_sha256,
                 &all,

@@ -79,6 +79,11 @@ pub fn log_probs<B: Backend>(
     Ok(chunks.into_iter().flatten().map(f64::from).collect())
 }
 
+/// Remember in the cache what [`log_probs`] gave elsewhere.
+pub(super) fn keep_log_probs(name: &str, examples: &[Example], cache: &Cache, found: &[f64]) -> Result<()> {
+    cache.keep(LOG_PROBS, name, examples, &found.iter().map(|&x| x as f32).collect::<Vec<_>>())
+}
+
 /// What [`log_probs`] left in the cache, if that is all there.
 pub fn cached_log_probs(name: &str, examples: &[Example], cache: &Cache) -> Option<Vec<f64>> {
     let found = cache.find(LOG_PROBS, name, examples)?.into_iter().flatten().map(f64::from).collect::<Vec<_>>();

@@ -24,6 +24,7 @@ pub mod rates;
 mod rebuild;
 pub mod run;
 pub mod sampler;
+mod shards;
 pub(crate) mod state;
 mod tally;
 pub mod training;

@@ -14,6 +14,8 @@ pub struct Samples<'a> {
     sampler: Sampler,
     records: usize,
     batch: usize,
+    /// All records, of which `records` are here.
+    total: usize,
 }
 
 /// The part of the sampling stream that shuffles use; bits of a step are numbered from 0.
@@ -25,7 +27,16 @@ impl<'a> Samples<'a> {
         if batch == 0 || batch > records {
             return Err(Error::usage(format!("`batch` {batch} of {records} records: give 1 to all of them")));
         }
-        Ok(Self { secret, sampler, records, batch })
+        Ok(Self { secret, sampler, records, batch, total: records })
+    }
+
+    /// Those of the `own` records that are here, of `total` on all ranks: each is taken by itself at the same rate, whoever has it, so that all parts together are a
+    /// Poisson sample of all records. The key is this rank's own.
+    pub(super) fn of_shard(secret: &'a Secret, own: usize, total: usize, batch: usize) -> Result<Self> {
+        if own > total {
+            return Err(Error::usage(format!("a shard of {own} records of {total}: expected at most all of them")));
+        }
+        Ok(Self { records: own, total, ..Self::new(secret, Sampler::Poisson, total, batch)? })
     }
 
     /// What [`Samples::draw`] gives where it is no secret: with a generator whose seed is known, anyone can draw the same, and the
@@ -39,7 +50,7 @@ impl<'a> Samples<'a> {
     pub fn draw(&self, step: u32, bit: u32) -> Sensitive<Vec<usize>> {
         let mut chosen: Vec<usize> = match self.sampler {
             Sampler::Poisson => {
-                let rate = self.batch as f64 / self.records as f64;
+                let rate = self.batch as f64 / self.total as f64;
                 let mut stream = self.secret.stream(SecretDomain::Sampling, step, bit);
                 (0..self.records).filter(|_| stream.bernoulli(rate)).collect()
             }

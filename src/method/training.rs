@@ -10,6 +10,7 @@ pub use work::{Evaluation, write_statement};
 
 use super::folder::{Call, Folder, Stage, Told, stage};
 use super::list::Method;
+use super::shards::{self, Begin};
 use crate::backend::Backend;
 use crate::data::{Dataset, Example, examples_sha256};
 use crate::error::{Error, Result};
@@ -17,7 +18,7 @@ use crate::kernel::Stored;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::privacy::statement::{Circumstances, RESTARTED, Statement};
 use crate::progress::Progress;
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, broadcast};
 use crate::rng::Secret;
 use serde_json::Value;
 use share::Saved;
@@ -32,6 +33,8 @@ pub struct Request {
     pub base: Checkpoint<Stored>,
     /// What it learns from.
     pub records: Dataset,
+    /// Whether `records` are a shard, which this rank has and no other. The method's settings count those of all ranks.
+    pub shards: bool,
     /// What loss and perplexity are reported on, before and after.
     pub held_out: Option<Dataset>,
     /// How it learns.
@@ -69,6 +72,7 @@ pub struct Training {
     saved: Saved,
     /// None where the results are written already.
     secret: Option<Secret>,
+    shards: Option<shards::Opened>,
     statement: Statement,
 }
 
@@ -83,13 +87,17 @@ impl Training {
         let (ranks, writes) = (request.ranks.clone(), request.ranks.is_first());
         let found = if writes { stage(&request.out)? } else { Stage::New };
         let goes_on = writes && goes_on(&request, found)?;
+        if request.shards {
+            shards::check(method, request.log_private)?;
+        }
         progress.begin("hashing model and records", 0);
         let mut told = Told {
             version: Told::VERSION,
             stop: request.stop.unwrap_or(u32::MAX).min(method.steps()),
             method: method.clone(),
             base_sha256: checkpoint::tensors_sha256(&base.weights),
-            records_sha256: examples_sha256(&records.examples),
+            // Of a shard nobody else gets the hash: it would tell whether a guess at the shard is right.
+            records_sha256: if request.shards { String::new() } else { examples_sha256(&records.examples) },
             key_sha256: String::new(),
             private_logs: request.log_private,
             restarts: 0,
@@ -98,10 +106,21 @@ impl Training {
             finished: None,
         };
         share::told_the_same(&request, &told)?;
+        let begin = match (goes_on, found) {
+            (true, Stage::Ending) => Begin::Ending,
+            (true, _) => Begin::On,
+            (false, _) => Begin::New,
+        };
+        let open = || shards::open(&*ranks, records, method, &request.out, request.insecure_seed, begin);
+        let shards = request.shards.then(open).transpose()?;
+        told.records_sha256.extend(shards.as_ref().map(|s| &s.sha256[..]));
         let mut folder = None;
         if goes_on {
             let held = Folder::lock(&request.out)?;
             let then = Told::read(&request.out)?;
+            if request.shards && begin == Begin::Ending {
+                told.records_sha256.clone_from(&then.records_sha256);
+            }
             same(&then, &told).map_err(|what| Error::file(&request.out, what))?;
             told = Told { private_logs: then.private_logs || request.log_private, ..then };
             folder = Some(held);
@@ -116,6 +135,7 @@ impl Training {
             private_logs: told.private_logs,
             windows: records.windows,
             users: records.users,
+            shards: request.shards.then_some(ranks.size() as u32),
         };
         let mut statement =
             method.statement(&method.layout(&base.weights.config)?, told.stop, request.delta, circumstances)?;
@@ -158,8 +178,9 @@ impl Training {
         if let Some(folder) = folder.as_ref().filter(|_| told.private_logs) {
             folder.hide_log()?;
         }
+        shards.as_ref().map_or(Ok(()), shards::Opened::save)?;
         let (secret, saved) = share::key_and_state(&*ranks, secret, folder.as_ref())?;
-        Ok(Self { request, folder, told, saved, secret, statement })
+        Ok(Self { request, folder, told, saved, secret, shards, statement })
     }
 
     /// Whether sampling and noise are known.
@@ -171,10 +192,12 @@ impl Training {
     pub fn run<B: Backend>(&mut self, backend: B, progress: &dyn Progress) -> Result<Value> {
         let Some(secret) = &self.secret else {
             self.folder.as_ref().map_or(Ok(()), Folder::wipe_key)?;
+            self.shards.as_ref().map_or(Ok(()), shards::Opened::wipe)?;
             return Ok(self.told.finished.clone().unwrap_or_default());
         };
         let (folder, saved) = (self.folder.as_mut(), &self.saved.path);
-        let done = Work { request: &mut self.request, folder, saved, told: &self.told, secret, progress }
+        let shard = self.shards.as_ref().and_then(|shards| shards.shard.clone());
+        let done = Work { request: &mut self.request, folder, saved, told: &self.told, secret, shard, progress }
             .run(backend, &mut self.statement);
         match done {
             Ok(summary) => {
@@ -183,6 +206,14 @@ impl Training {
                     self.told.finished = Some(summary.clone());
                     folder.tell(&self.told)?;
                     folder.wipe_key()?;
+                }
+                if let Some(shards) = &self.shards {
+                    // Until the results are written, going on needs every rank's key.
+                    let ranks = &*self.request.ranks;
+                    broadcast(ranks, "results are written", &[])?;
+                    shards.wipe()?;
+                    // And until no key is left, the state stays, so that going on tidies up after a rank that died here.
+                    ranks.gather("keys of shards are gone", &[])?;
                 }
                 Ok(summary)
             }

@@ -286,6 +286,9 @@ fn never_checkable(statement: Option<&Statement>) -> Vec<String> {
             _ => "a line of the data",
         };
         out.push(format!("that a record was {unit}, as {STATEMENT} says"));
+        if let Some(ranks) = s.shards {
+            out.push(format!("that the records lay on {ranks} ranks, apart from each other, as {STATEMENT} says"));
+        }
         if !s.insecure_seed {
             out.push(format!("that the secret key came from the operating system, as {STATEMENT} says"));
         }

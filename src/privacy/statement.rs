@@ -131,6 +131,8 @@ pub struct Circumstances {
     pub windows: bool,
     /// Each record was all that one user gave.
     pub users: bool,
+    /// On how many ranks the records lay, each with a shard that no other saw; none: in one hand.
+    pub shards: Option<u32>,
 }
 
 /// A guarantee, who says so, and for what.
@@ -195,6 +197,9 @@ pub struct Statement {
     /// Each record was all that one user gave: the promises are about a user.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub users: bool,
+    /// On how many ranks the records lay, each with a shard that no other saw; none: in one hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shards: Option<u32>,
     /// What the promises rest on.
     pub assumptions: Vec<String>,
     /// Which of them do not hold here.
@@ -231,6 +236,7 @@ impl Statement {
             private_logs: false,
             windows: false,
             users: false,
+            shards: None,
             assumptions: Vec::new(),
             not_met: Vec::new(),
         }

@@ -17,7 +17,7 @@
 //! from one key, which the first rank draws and sends once.
 //!
 //! Whom that trusts. Ranks are one holder of the records: every rank has the key, and sees the sums of every step without their noise. Messages are not
-//! encrypted, and nothing hides one rank's sum from another.
+//! encrypted, and nothing hides one rank's sum from another. Where every rank has a shard that no other may see, the key of sampling is each one's own: see `method::shards`.
 //!
 //! Faults. Every exchange begins with a word from each rank: all is well, or a sentence of what is not. So an error of one ends all, by that sentence. A process that dies
 //! says nothing: others on its machine see that it is gone, those on other machines are ended by the launcher; whoever waits longer than the
@@ -27,6 +27,9 @@
 pub mod mpi;
 #[cfg(feature = "mpi")]
 mod neighbours;
+pub mod pieces;
+#[cfg(test)]
+pub(crate) mod threads;
 pub mod wire;
 
 use crate::error::{Error, Result};
@@ -113,6 +116,15 @@ pub fn gather_numbers(ranks: &dyn Ranks, what: &str, own: &[f64]) -> Result<Vec<
         .collect()
 }
 
+/// The sum of every rank's `own`: of numbers that are public, such as how many records each has.
+pub fn total(ranks: &dyn Ranks, what: &str, own: u64) -> Result<u64> {
+    let all = ranks.gather(what, &own.to_le_bytes())?;
+    all.iter().try_fold(0u64, |sum, bytes| {
+        let number = bytes.as_slice().try_into().map(u64::from_le_bytes);
+        number.ok().and_then(|x| sum.checked_add(x)).ok_or_else(|| Error::Rank(format!("a rank sent no {what}")))
+    })
+}
+
 /// What must be the same on every rank: what it is called in a sentence, and its value.
 pub type Fact = (&'static str, String);
 
@@ -163,6 +175,15 @@ mod tests {
         assert_eq!(numbers, [1.0, 2.0]);
         assert!(Alone.stop(true) && !Alone.stop(false) && Alone.is_first());
         agree(&Alone, "x", &[("seed", "3".into())]).unwrap();
+        assert_eq!(total(&Alone, "x", 7).unwrap(), 7);
+    }
+
+    #[test]
+    fn numbers_add_up_over_ranks_and_an_overflow_is_refused() {
+        let sums = threads::on_threads(3, |ranks| total(&*ranks, "count", 5 + ranks.rank() as u64));
+        assert!(sums.into_iter().all(|sum| sum.unwrap() == 18));
+        let sums = threads::on_threads(2, |ranks| total(&*ranks, "count", u64::MAX - 1));
+        assert!(sums.into_iter().all(|sum| sum.is_err()));
     }
 
     #[test]

@@ -24,6 +24,7 @@ pub use direction::{Direction, DirectionStream};
 pub use mask::{Mask, coin, count_fires, plan_fires};
 pub use public::{Domain, PublicStream};
 pub use pullback::Pullback;
+pub(crate) use secret::{Place, ShardKey};
 pub use secret::{Secret, SecretDomain, SecretStream};
 pub use sketch::{SketchKind, StepSketch};
 

@@ -26,7 +26,10 @@
 //! Gaussian, the time it takes is not constant by design (there is no branch on a secret in the generator), and the key stays in memory
 //! until the process ends.
 
+mod shard;
 mod travel;
+
+pub(crate) use shard::{Place, ShardKey};
 
 use super::gauss::{self, NOISE, NOISE_WORDS};
 use super::public::fill_words;
@@ -176,29 +179,14 @@ impl Secret {
 
     /// Read the key that [`Secret::save`] wrote. Refuses a file that others could have read.
     pub fn load(path: &Path) -> Result<Self> {
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            let mode = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.permissions().mode() & 0o777;
-            if mode & 0o077 != 0 {
-                let what = format!(
-                    "mode is {mode:03o}, expected 600: others could have read the key of sampling and noise; \
-                     start the run anew, or, if you are sure they have not, chmod 600 the file"
-                );
-                return Err(Error::file(path, what));
-            }
-        }
+        refuse_open(path)?;
         let text = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
         // What serde says of a broken file may quote it: say nothing of the content.
         let broken = || Error::file(path, "not a resume key of this program's version 1: was it cut short?");
         let file: KeyFile = serde_json::from_str(&text).map_err(|_| broken())?;
-        if file.format != FORMAT || file.version != 1 || file.key.len() != 64 || !file.key.is_ascii() {
+        let Some(key) = hash::bytes(&file.key).filter(|_| file.format == FORMAT && file.version == 1) else {
             return Err(broken());
-        }
-        let mut key = [0; 32];
-        for (i, byte) in key.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&file.key[2 * i..2 * i + 2], 16).map_err(|_| broken())?;
-        }
+        };
         Ok(Self { key, insecure: file.insecure, claimed: AtomicBool::new(false) })
     }
 
@@ -213,6 +201,23 @@ impl Secret {
         }
         std::fs::remove_file(path).map_err(|e| Error::io(path, e))
     }
+}
+
+/// Refuse a file of a key that others could have read.
+fn refuse_open(path: &Path) -> Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            let what = format!(
+                "mode is {mode:03o}, expected 600: others could have read the key of sampling and noise; \
+                 start the run anew, or, if you are sure they have not, chmod 600 the file"
+            );
+            return Err(Error::file(path, what));
+        }
+    }
+    Ok(())
 }
 
 /// One stream of secret words.

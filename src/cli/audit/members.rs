@@ -4,7 +4,7 @@ use super::charge::{ChargeArgs, Membership};
 use super::shadows::ShadowArgs;
 use crate::cli::bars::Bars;
 use crate::cli::common::{Compute, UnitArgs, width};
-use crate::cli::interrupt;
+use crate::cli::{interrupt, ranks};
 use crate::data::Loss;
 use crate::data::synthetic::Request;
 use crate::error::{Error, Result};
@@ -89,7 +89,11 @@ pub(super) fn run(args: Args) -> Result<()> {
     let provenance = args.charge.find(&pair)?;
     let read_as = ReadAs { loss: args.loss_on, unit: args.unit.unit()? };
     let (inside, outside) = (pair.records(members, read_as)?, pair.records(nonmembers, read_as)?);
-    let cache = cache(args.cache.as_deref(), args.out.as_deref())?;
+    // One rank writes.
+    let cache = match ranks::is_first() {
+        true => cache(args.cache.as_deref(), args.out.as_deref())?,
+        false => Cache::none(),
+    };
     let candidates = match args.candidates.as_deref() {
         Some([m, n]) if *m >= inside.len() as u64 && *n >= outside.len() as u64 => (*m, *n),
         Some(_) => {
@@ -109,9 +113,13 @@ pub(super) fn run(args: Args) -> Result<()> {
         min_k: args.min_k,
         cache,
         device: args.compute.device,
+        ranks: ranks::world(),
         ..Audit::new(pair, provenance, inside, outside, args.membership.into())
     };
     let finding = audit.run(&bars(args.quiet))?;
+    if !ranks::is_first() {
+        return Ok(());
+    }
     let summary = finding.json(base, tuned, args.out.as_deref());
     if let Some(out) = &args.out {
         study::audit::write(out, &finding, &summary)?;

@@ -39,6 +39,13 @@ enum What {
     Leakage(leakage::Args),
 }
 
+impl Args {
+    /// Whether all ranks work on it.
+    pub(super) fn is_shared(&self) -> bool {
+        self.what.is_none()
+    }
+}
+
 /// Membership attacks, or the audit that the further verb names.
 pub fn run(args: Args) -> Result<()> {
     match args.what {

@@ -1,6 +1,6 @@
 //! The flags of shadow models.
 
-use crate::cli::flags;
+use crate::cli::{flags, ranks};
 use crate::data::Example;
 use crate::error::Result;
 use crate::measure::shadow::{Changes, Known, Plan, Shadows, Store};
@@ -81,6 +81,7 @@ impl ShadowArgs {
             seed: self.shadow_seed,
             jobs: self.shadow_jobs,
             store: match (&self.shadow_cache, cache.dir()) {
+                _ if !ranks::is_first() => Store::elsewhere(self.shadow_cache.is_some()),
                 (Some(dir), _) => Store::at(dir)?,
                 (None, Some(dir)) => Store::light(&dir.join("shadows"))?,
                 (None, None) => Store::none(),

@@ -4,6 +4,7 @@ mod dense;
 mod ferret;
 mod ferret_k;
 mod resume;
+mod shard;
 
 pub(super) use ferret::ReleaseKind;
 pub(super) use resume::expand;
@@ -38,6 +39,7 @@ use std::path::{Path, PathBuf};
   ferret train --method ferret-k --model base --data records.jsonl --dp-epsilon 1 --delta 1e-5 --epochs 3 --batch 50 --out tuned
   ferret train --method dpsgd --model base --data records.jsonl --dp-epsilon 0.5 --delta 1e-5 --epochs 5 --batch 50 --out tuned
   ferret train --method nonprivate --model base --data records.jsonl --eval-data held-out.jsonl --out tuned
+  mpirun -n 4 ferret train --method ferret-max --model base --data shard-{rank}.jsonl --epsilon 0.5 --batch 50 --out tuned
   ferret train --resume tuned")]
 pub struct Args {
     /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with --groups or --bucket; ferret-k; dpsgd, dp-signsgd;
@@ -227,13 +229,20 @@ impl Args {
         if !(self.delta > 0.0 && self.delta < 1.0) {
             return Err(Error::usage(format!("--delta {} is not between 0 and 1", self.delta)));
         }
+        let shard = shard::of(&self.data)?;
+        if shard.is_some() && self.audit.asked() {
+            return Err(Error::usage("--audit scores all records in one place, and --data is in shards: leave it out"));
+        }
         let (base, tokenizer) = self.model.open_stored()?;
         let config = &base.weights.config;
-        let records = self.data.open(config, tokenizer.as_ref(), None)?;
+        let records = shard.as_ref().unwrap_or(&self.data).open(config, tokenizer.as_ref(), None)?;
         self.audit.check(&self.data, config, tokenizer.as_ref())?;
         let open = |path| open_records(path, self.data.loss_on, config, tokenizer.as_ref());
         let held_out = self.eval_data.as_deref().map(open).transpose()?;
-        let n = records.examples.len() as u64;
+        let mut n = records.examples.len() as u64;
+        if shard.is_some() {
+            n = crate::ranks::total(&*ranks::world(), "number of records", n)?;
+        }
         if self.batch == 0 || self.batch > n {
             return Err(Error::usage(format!("--batch {} of {n} records: give 1 to all of them", self.batch)));
         }
@@ -241,6 +250,7 @@ impl Args {
         Ok(Request {
             base,
             records,
+            shards: shard.is_some(),
             held_out,
             method,
             stop: self.max_steps,

@@ -3,6 +3,7 @@
 //! [`train_shadow`] trains one; [`Store`] keeps it under the hash of everything it depends on (base, method, seed, records), a run of FERRET
 //! or FERRET-k as its transcript of some kilobytes, any other as a checkpoint. Secret randomness is seeded: shadow models protect nobody.
 
+mod elsewhere;
 mod method;
 mod plan;
 
@@ -22,8 +23,6 @@ use crate::rng::Secret;
 use crate::{fsio, hash};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Records computed on at once.
 const MICRO_BATCH: u32 = 8;
@@ -94,6 +93,16 @@ impl Store {
     /// Keep in `dir` only what takes some kilobytes: transcripts, no checkpoints.
     pub fn light(dir: &Path) -> Result<Self> {
         Ok(Self { whole: false, ..Self::at(dir)? })
+    }
+
+    /// Another process keeps models, and this one works for it: `whole` ones too, or only what takes some kilobytes.
+    pub fn elsewhere(whole: bool) -> Self {
+        Self { dir: None, whole }
+    }
+
+    /// Whether checkpoints are kept, here or elsewhere.
+    pub(super) fn is_whole(&self) -> bool {
+        self.whole
     }
 
     /// The model from the store, or [`train_shadow`] and keep it. Whether it was trained comes with it.
@@ -175,47 +184,6 @@ pub fn subsets(pool: usize, size: usize, shadows: usize, seed: u64) -> Vec<Vec<b
         .collect()
 }
 
-/// Run `work(0) .. work(count - 1)` by `workers` at a time, each on its share of the threads; results in order. Numbers do not depend on
-/// how many work: the engine gives the same bits at any thread count. After an error nothing new is begun.
-pub fn in_parallel<T: Send>(count: usize, workers: usize, work: impl Fn(usize) -> Result<T> + Sync) -> Result<Vec<T>> {
-    let workers = workers.clamp(1, count.max(1));
-    if workers == 1 {
-        return (0..count).map(work).collect();
-    }
-    let threads = (rayon::current_num_threads() / workers).max(1);
-    let (next, results) = (AtomicUsize::new(0), Mutex::new((0..count).map(|_| None).collect::<Vec<_>>()));
-    std::thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-                loop {
-                    let index = next.fetch_add(1, Ordering::SeqCst);
-                    if index >= count {
-                        break;
-                    }
-                    let result = match &pool {
-                        Ok(pool) => pool.install(|| work(index)),
-                        Err(e) => Err(Error::usage(format!("no threads for a shadow model: {e}"))),
-                    };
-                    if result.is_err() {
-                        next.store(count, Ordering::SeqCst);
-                    }
-                    results.lock().expect("no panic while holding the results")[index] = Some(result);
-                }
-            });
-        }
-    });
-    let results = results.into_inner().expect("no panic while holding the results");
-    let mut all = Vec::with_capacity(count);
-    for result in results.into_iter().flatten() {
-        all.push(result?);
-    }
-    match all.len() == count {
-        true => Ok(all),
-        false => Err(Error::usage("a shadow model was not trained")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,20 +206,5 @@ mod tests {
         assert_eq!(halves(40, 4, 1), halves(40, 4, 1));
         assert_ne!(halves(40, 4, 1), halves(40, 4, 2));
         assert!(subsets(20, 7, 5, 1).iter().all(|s| s.iter().filter(|&&x| x).count() == 7));
-    }
-
-    #[test]
-    fn work_is_done_once_in_order_and_stops_at_an_error() {
-        for workers in [1, 2, 3, 50] {
-            let done = AtomicUsize::new(0);
-            let squares = in_parallel(7, workers, |i| {
-                done.fetch_add(1, Ordering::SeqCst);
-                Ok(i * i)
-            });
-            assert_eq!(squares.unwrap(), [0, 1, 4, 9, 16, 25, 36]);
-            assert_eq!(done.into_inner(), 7);
-            let failed = in_parallel(7, workers, |i| if i == 3 { Err(Error::usage("three")) } else { Ok(i) });
-            assert_eq!(failed.unwrap_err().to_string(), "three");
-        }
     }
 }

@@ -1,15 +1,19 @@
 //! Which shadow models an audit compares with: who is trained on what, and what they say.
 
-use super::{Changes, Known, Method, Store, Task, halves, in_parallel, subsets};
+use super::elsewhere::{Found, rebuild};
+use super::{Changes, Known, Method, Shadow, Store, Task, halves, subsets, train_shadow};
 use crate::audit::stats::Seeded;
 use crate::backend::{Backend, Device, Job};
 use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::measure::attacks::ShadowScores;
 use crate::measure::pair::{OnDecoder, with_decoder};
+use crate::measure::tokens::keep_log_probs;
 use crate::measure::{Cache, cached_log_probs, log_probs};
 use crate::model::{Decoder, Weights, memory};
 use crate::progress::Progress;
+use crate::ranks::pieces::{Halted, spread};
+use crate::ranks::{Ranks, broadcast, gather_numbers};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -134,11 +138,19 @@ impl Plan {
         })
     }
 
+    /// What decides the scores of every shadow model, in a few words: ranks compare it.
+    pub(in crate::measure) fn identity(&self) -> String {
+        let sets: Vec<u8> = self.trained.iter().flatten().map(|&t| u8::from(t)).collect();
+        let pool = crate::data::examples_sha256(&self.pool);
+        format!("{} {} {pool} {} {}", self.describe(), self.seed, crate::hash::sha256(sets), self.store.is_whole())
+    }
+
     /// Train or fetch every shadow model and score `all` (members, candidates that are none, then population) by it. `split` is where
     /// the members end and where the candidates do; `target` are the audited model's scores.
     #[allow(clippy::too_many_arguments)]
     pub(in crate::measure) fn scores(
         &self,
+        ranks: &dyn Ranks,
         base: Weights,
         base_sha256: &str,
         all: &[Example],
@@ -149,33 +161,72 @@ impl Plan {
         progress: &dyn Progress,
     ) -> Result<ShadowScores> {
         let (members, candidates) = split;
+        let cache = cache.here();
         progress.begin("shadow models", self.trained.len() as u64);
-        let scored = in_parallel(self.trained.len(), self.jobs, |shadow| {
-            progress.advance(0)?;
-            let chosen = self.pool.iter().zip(&self.trained[shadow]).filter(|(_, t)| **t).map(|(e, _)| e.clone());
-            let records: Vec<Example> = chosen.collect();
-            // Settings name the number of records; of an odd pool every other half has one less.
-            let method = self.method.sized(records.len())?;
-            let task = Task {
-                base: base.clone(),
-                base_sha256,
-                method: &method,
-                records: &records,
-                share: self.share,
-                seed: self.seed.wrapping_add(shadow as u64 + 1),
+        let of = |shadow: usize| Piece { plan: self, base: &base, base_sha256, shadow };
+        let mut scored: Vec<Vec<f64>> = Vec::with_capacity(self.trained.len());
+        let mut found = Vec::new();
+        for shadow in 0..self.trained.len() {
+            let key = if ranks.is_first() { of(shadow).key()? } else { String::new() };
+            let kept = ranks.is_first().then(|| cached_log_probs(&key, all, &cache)).flatten();
+            let kept =
+                gather_numbers(ranks, "scores that are kept", kept.as_deref().unwrap_or_default())?.swap_remove(0);
+            if kept.is_empty() {
+                found.push((
+                    shadow,
+                    if ranks.is_first() { self.store.find(&key)? } else { Found::Nothing { fresh: true } },
+                ));
+            } else {
+                progress.advance(1)?;
+            }
+            scored.push(kept);
+        }
+        let told = broadcast(ranks, "shadow models that are kept", &serde_json::to_vec(&found).expect("strings"))?;
+        let found: Vec<(usize, Found)> = serde_json::from_slice(&told)
+            .map_err(|e| Error::Rank(format!("the first rank told of no shadow models ({e})")))?;
+        let fresh = found.iter().filter(|f| f.1 == Found::Nothing { fresh: true }).count();
+        let work = |at: usize, halted: Halted| {
+            let (shadow, found) = &found[at];
+            let go_on = || match halted() {
+                true => Err(Error::Interrupted("given up".into())),
+                false => progress.advance(0),
             };
+            go_on()?;
+            let piece = of(*shadow);
+            let (records, method) = piece.records()?;
+            let task = piece.task(&records, &method);
             let key = task.key();
-            let scores = match cached_log_probs(&key, all, cache) {
-                Some(scores) => scores,
-                None => {
-                    let (weights, fresh) = device.run(Train { store: &self.store, task, progress }, progress)?;
-                    self.fresh.fetch_add(usize::from(fresh), Ordering::SeqCst);
-                    with_decoder(device, weights, Say { key: &key, all, cache, progress }, progress)?
+            let (weights, record) = match found {
+                _ if ranks.is_first() => {
+                    (device.run(Train { store: &self.store, task, go_on: &go_on }, progress)?.0, None)
+                }
+                Found::Transcript(text) => (rebuild(text, task)?, None),
+                Found::Nothing { .. } => {
+                    let Shadow { weights, record } = device.run(Fresh { task, go_on: &go_on }, progress)?;
+                    (weights, Some(record))
                 }
             };
-            progress.advance(1)?;
-            Ok(scores)
-        })?;
+            let say = Say { key: &key, all, cache: &cache, go_on: &go_on };
+            match record {
+                None => self.store.parcel(&with_decoder(device, weights, say, progress)?, None),
+                Some(record) => {
+                    let scores = with_decoder(device, weights.clone(), say, progress)?;
+                    self.store.parcel(&scores, Some(&Shadow { weights, record }))
+                }
+            }
+        };
+        let done = |at: usize, parcel: Vec<u8>| {
+            let shadow = found[at].0;
+            let (_, method) = of(shadow).records()?;
+            let key = if ranks.is_first() { of(shadow).key()? } else { String::new() };
+            scored[shadow] = self.store.unpack(&parcel, all.len(), &key, &base, &method)?;
+            if ranks.is_first() {
+                keep_log_probs(&key, all, &cache, &scored[shadow])?;
+            }
+            progress.advance(1)
+        };
+        spread(ranks, "shadow models", found.len(), self.jobs, work, done)?;
+        self.fresh.store(fresh, Ordering::SeqCst);
         progress.end();
         let cut = |row: &Vec<f64>| row[..candidates].to_vec();
         let in_pool = |set: &Vec<bool>| if self.online { set[..candidates].to_vec() } else { vec![false; candidates] };
@@ -190,17 +241,67 @@ impl Plan {
     }
 }
 
+/// One shadow model of a plan.
+struct Piece<'a> {
+    plan: &'a Plan,
+    base: &'a Weights,
+    base_sha256: &'a str,
+    shadow: usize,
+}
+
+impl<'a> Piece<'a> {
+    /// What it learns from, and how.
+    fn records(&self) -> Result<(Vec<Example>, Method)> {
+        let chosen =
+            self.plan.pool.iter().zip(&self.plan.trained[self.shadow]).filter(|(_, t)| **t).map(|(e, _)| e.clone());
+        let records: Vec<Example> = chosen.collect();
+        // Settings name the number of records; of an odd pool every other half has one less.
+        let method = self.plan.method.sized(records.len())?;
+        Ok((records, method))
+    }
+
+    fn task(&self, records: &'a [Example], method: &'a Method) -> Task<'a> {
+        let Self { plan, base, base_sha256, shadow } = *self;
+        let seed = plan.seed.wrapping_add(shadow as u64 + 1);
+        Task { base: base.clone(), base_sha256, method, records, share: plan.share, seed }
+    }
+
+    fn key(&self) -> Result<String> {
+        let (records, method) = self.records()?;
+        let Self { plan, base, base_sha256, shadow } = *self;
+        Ok(Piece { plan, base, base_sha256, shadow }.task(&records, &method).key())
+    }
+}
+
+/// Whether to go on.
+type GoOn<'a> = &'a (dyn Fn() -> Result<()> + Sync);
+
+/// From the store, or trained and kept there.
 struct Train<'a> {
     store: &'a Store,
     task: Task<'a>,
-    progress: &'a dyn Progress,
+    go_on: GoOn<'a>,
 }
 
 impl Job for Train<'_> {
     type Output = (Weights, bool);
 
     fn run<B: Backend>(self, backend: B) -> Result<(Weights, bool)> {
-        self.store.get(backend, self.task, || self.progress.advance(0))
+        self.store.get(backend, self.task, self.go_on)
+    }
+}
+
+/// Trained, and kept by another process.
+struct Fresh<'a> {
+    task: Task<'a>,
+    go_on: GoOn<'a>,
+}
+
+impl Job for Fresh<'_> {
+    type Output = Shadow;
+
+    fn run<B: Backend>(self, backend: B) -> Result<Shadow> {
+        train_shadow(backend, self.task, self.go_on)
     }
 }
 
@@ -208,13 +309,13 @@ struct Say<'a> {
     key: &'a str,
     all: &'a [Example],
     cache: &'a Cache,
-    progress: &'a dyn Progress,
+    go_on: GoOn<'a>,
 }
 
 impl OnDecoder for Say<'_> {
     type Output = Vec<f64>;
 
     fn run<B: Backend>(self, decoder: &Decoder<B>) -> Result<Vec<f64>> {
-        log_probs(decoder, self.key, self.all, self.cache, |_| self.progress.advance(0))
+        log_probs(decoder, self.key, self.all, self.cache, |_| (self.go_on)())
     }
 }

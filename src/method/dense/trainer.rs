@@ -113,6 +113,8 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let votes = self.settings.method == Method::Signsgd { variant: Variant::MajorityVote };
         let mut ballot: Option<Vec<B::Tensor>> = votes.then(|| tensors(Sum::new(b, layout, wants)));
         let mut sum = Sum::new(b, layout, wants);
+        // What the mean is over; clipped sums are divided by the expected size, and nobody needs to know this one.
+        let size = if self.clipping.is_none() { self.crew.batch_size(sample.len())? } else { 0 };
         let deal = self.crew.deal(sample, self.settings.micro_batch, 0);
         let mut totals = Totals::new(&self.crew);
         totals.begin(0, &deal);
@@ -128,7 +130,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
                     norms.clipped_sum(b, &factors, &mut sum);
                     losses
                 } else {
-                    let weights: Vec<f32> = means.iter().map(|w| w / sample.len() as f32).collect();
+                    let weights: Vec<f32> = means.iter().map(|w| w / size as f32).collect();
                     decoder.backward(&batch, &weights, &mut sum)
                 };
                 seen.add(b, &batch, Some((&losses, &means)))?;
@@ -246,7 +248,7 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
 
     fn step(&mut self) -> Result<Option<Step>> {
         let Some(step) = self.next() else { return Ok(None) };
-        let sample = self.settings.common().samples(self.secret)?.draw(step, 0);
+        let sample = self.crew.samples(&self.settings.common(), self.secret)?.draw(step, 0);
         let work = sample.zip(self.records.as_ref()).map(|(sample, records)| self.gradient(step, &sample, records));
         // Failing is public; it depends on the machine (a lost device), and on the data only where a device runs out of memory.
         let (gradient, private) = work.open(&Opening::release("whether the computation succeeded"))?;

@@ -143,7 +143,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
 
     /// The samples of a step: each a list of records and the fired groups that see it.
     fn samples(&self, step: u32, groups: &[u32]) -> Result<Vec<Sample>> {
-        let samples = self.settings.common().samples(self.secret)?;
+        let samples = self.crew.samples(&self.settings.common(), self.secret)?;
         Ok(match self.settings.batch_per {
             BatchPer::Step => vec![(samples.draw(step, 0), groups.to_vec())],
             BatchPer::Bit => groups.iter().map(|&g| (samples.draw(step, g), vec![g])).collect(),

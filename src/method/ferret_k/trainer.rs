@@ -187,7 +187,7 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
         let Decoder { backend, params, .. } = &mut self.decoder;
         self.replayer.catch_up(backend, step, params);
         let sketch = self.replayer.plan().sketch(step);
-        let sample = self.settings.common().samples(self.secret)?.draw(step, 0);
+        let sample = self.crew.samples(&self.settings.common(), self.secret)?.draw(step, 0);
         let work = sample.zip(self.records.as_ref()).map(|(sample, records)| self.sums(&sketch, &sample, records));
         // Failing is public; it depends on the machine (a lost device), and on the data only where a device runs out of memory.
         let (sums, private) = work.open(&Opening::release("whether the computation succeeded"))?;

@@ -22,6 +22,10 @@ pub(super) fn told_the_same(request: &Request, told: &Told) -> Result<()> {
         ("set of records, by its SHA-256,", told.records_sha256.clone()),
         ("set of held-out records, by its SHA-256,", held_out.unwrap_or_else(|| "none".into())),
     ];
+    facts.extend([
+        ("way of giving records: in shards,", request.shards.to_string()),
+        ("`unit`", format!("users: {}, windows of a text: {}", request.records.users, request.records.windows)),
+    ]);
     facts.extend(settings(told));
     facts.extend([
         ("`max_steps`", told.stop.to_string()),

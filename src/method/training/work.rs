@@ -8,6 +8,7 @@ use crate::method::crew::Crew;
 use crate::method::folder::{Folder, Told};
 use crate::method::list::Method;
 use crate::method::run::{Finished, Run, Step, Task, Watch, drive};
+use crate::method::shards::Shard;
 use crate::method::{Opening, Sensitive};
 use crate::model::Decoder;
 use crate::model::checkpoint::adapter::BASE;
@@ -20,6 +21,7 @@ use crate::{eval, fsio};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Loss and perplexity on held-out records.
@@ -66,14 +68,20 @@ pub(super) struct Work<'a> {
     pub(super) saved: &'a Path,
     pub(super) told: &'a Told,
     pub(super) secret: &'a Secret,
+    /// This rank's own records, where no other has them.
+    pub(super) shard: Option<Arc<Shard>>,
     pub(super) progress: &'a dyn Progress,
 }
 
 impl Work<'_> {
     /// Compute, evaluate, state and write; the summary.
     pub(super) fn run<B: Backend>(self, backend: B, statement: &mut Statement) -> Result<Value> {
-        let Work { request, mut folder, saved, told, secret, progress } = self;
+        let Work { request, mut folder, saved, told, secret, shard, progress } = self;
         let Request { base, records, held_out, method, ranks, .. } = request;
+        let (here, all) = (records.examples.len() as u64, method.common().records);
+        if shard.is_none() && here != all {
+            return Err(Error::usage(format!("there are {here} records, and the settings say {all}")));
+        }
         let records = Sensitive::new(std::mem::take(&mut records.examples));
         let task = Task {
             base: base.weights.take(),
@@ -86,7 +94,11 @@ impl Work<'_> {
         let mut run = task.begin(backend, Some(saved))?;
         run.recompute(request.recompute);
         let told_all = request.log_private || method.is_open();
-        run.over(Crew::new(ranks.clone(), told_all));
+        run.over(match shard {
+            // Of a shard, batches and losses are told only by methods that promise nothing.
+            Some(shard) => Crew::sharded(ranks.clone(), method.is_open(), shard),
+            None => Crew::new(ranks.clone(), told_all),
+        });
         if let Some(folder) = &mut folder {
             folder.rewind_log(run.next().unwrap_or(told.stop))?;
         }

@@ -18,6 +18,7 @@ impl Statement {
             private_logs: self.private_logs,
             windows: self.windows,
             users: self.users,
+            shards: self.shards,
         }
     }
 
@@ -54,6 +55,7 @@ impl Statement {
         fact("insecure_seed", json(self.insecure_seed), json(expected.insecure_seed));
         fact("private_logs", json(self.private_logs), json(expected.private_logs));
         fact("users", json(self.users), json(expected.users));
+        fact("shards", json(self.shards), json(expected.shards));
         fact("windows", json(self.windows), json(expected.windows));
         for (name, stated, spent) in [
             ("nats_charged", self.nats_charged, expected.nats_charged),

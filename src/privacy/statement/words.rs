@@ -12,9 +12,11 @@ impl Statement {
             private_logs: self.private_logs,
             windows: self.windows,
             users: self.users,
+            shards: self.shards,
         } = circumstances;
         let private = !matches!(self.released, Released::Gradients { .. });
         self.assumptions.extend(self.assumed().into_iter().map(str::to_owned));
+        self.assumptions.extend(self.shards.map(|ranks| self.trusted(ranks)));
         let mut unmet = Vec::new();
         if self.insecure_seed {
             unmet.push("not private: sampling and noise are known (--insecure-seed was given)".to_owned());
@@ -49,6 +51,24 @@ impl Statement {
             self.event = None;
         }
         self
+    }
+
+    /// What the ranks of a run in shards trust each other with.
+    fn trusted(&self, ranks: u32) -> String {
+        let sums = match self.released {
+            Released::Bits { .. } | Released::FlippedBits { .. } | Released::DitheredScalars { .. } => {
+                "each other's sum of <gradient, direction> for every released number"
+            }
+            Released::NoisedSketches { .. } => "each other's sum of clipped sketches at every step",
+            Released::NoisedSums { .. } => "each other's sum of clipped gradients at every step",
+            Released::Gradients { .. } => "each other's sum of gradients, losses and batch sizes at every step",
+        };
+        format!(
+            "The records lay on {ranks} ranks, each with a shard that no other saw and sampled by a key of its own. What is promised is about \
+             whoever gets the model, not about the ranks: they see {sums}, as it is, without noise (secure aggregation is not done), how \
+             many records each has, and salted hashes of them, by which a guessed record can be tested. They trust each other, and the network between them, with that, \
+             and with the key of noise and flips."
+        )
     }
 
     /// What the promises rest on.

@@ -6,6 +6,8 @@ use crate::error::{Error, Result};
 use crate::eval;
 use crate::fsio;
 use crate::model::Decoder;
+use crate::ranks::pieces::{Halted, spread};
+use crate::ranks::{Alone, Ranks, broadcast};
 use crate::rng::Secret;
 use crate::study::arm::Outcome;
 use crate::study::outcome::Stored;
@@ -16,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -91,15 +92,27 @@ impl Store {
         Ok(Some(Finished { spec: found.spec, outcome }))
     }
 
-    fn write(&self, finished: &Finished) -> Result<()> {
-        let (outcome, diverged) = match &finished.outcome {
+    /// Keep what [`Finished::to_text`] made, and read it.
+    fn write(&self, spec: &Spec, text: &[u8]) -> Result<Finished> {
+        fsio::write_private(&self.path(spec), text)?;
+        self.read(spec)?.ok_or_else(vanished)
+    }
+}
+
+impl Finished {
+    /// The run as it is stored.
+    fn to_text(&self) -> Result<Vec<u8>> {
+        let (outcome, diverged) = match &self.outcome {
             Ok(outcome) => (Some(Stored::from(outcome)), None),
             Err(why) => (None, Some(why.clone())),
         };
-        let text = serde_json::to_string(&OnDisk { spec: finished.spec.clone(), outcome, diverged });
-        let text = text.map_err(|e| Error::usage(format!("a result cannot be stored: {e}")))?;
-        fsio::write_private(&self.path(&finished.spec), (text + "\n").as_bytes())
+        let text = serde_json::to_string(&OnDisk { spec: self.spec.clone(), outcome, diverged });
+        Ok((text.map_err(|e| Error::usage(format!("a result cannot be stored: {e}")))? + "\n").into_bytes())
     }
+}
+
+fn vanished() -> Error {
+    Error::usage("a run vanished from the study's folder: run again")
 }
 
 /// What the runner tells while it works.
@@ -122,6 +135,8 @@ pub struct Runner<'a> {
     pub threads: usize,
     /// Whether to stop, asked between steps.
     pub stop: &'a (dyn Fn() -> bool + Sync),
+    /// Who runs: the first calls [`Runner::run`] and keeps what is found, the others [`Runner::serve`].
+    pub ranks: Arc<dyn Ranks>,
     worlds: Mutex<HashMap<Where, Arc<Place>>>,
     source: Mutex<Option<(usize, Arc<Source>)>>,
     paces: Mutex<HashMap<String, f64>>,
@@ -149,6 +164,7 @@ impl<'a> Runner<'a> {
             jobs: jobs.max(1),
             threads,
             stop,
+            ranks: Arc::new(Alone),
             worlds: Mutex::default(),
             source: Mutex::default(),
             paces: Mutex::default(),
@@ -257,55 +273,72 @@ impl<'a> Runner<'a> {
         costs: &[f64],
         tell: &(dyn Fn(Progress) + Sync),
     ) -> Result<Vec<Finished>> {
-        let missing: Vec<usize> = (0..specs.len()).filter(|&i| !store.has(&specs[i])).collect();
-        let next = AtomicUsize::new(0);
+        let missing: Vec<Spec> = specs.iter().filter(|spec| !store.has(spec)).cloned().collect();
+        let costs: Vec<f64> = specs
+            .iter()
+            .enumerate()
+            .filter(|s| !store.has(s.1))
+            .map(|(i, _)| costs.get(i).copied().unwrap_or(1.0))
+            .collect();
         let shares = Mutex::new(vec![0.0f64; missing.len()]);
         let told = |at: usize, share: f64| {
             let mut shares = lock(&shares);
             shares[at] = share;
-            let done: f64 = shares.iter().zip(&missing).map(|(s, &i)| s * costs.get(i).copied().unwrap_or(1.0)).sum();
-            tell(Progress::Work(done));
+            tell(Progress::Work(shares.iter().zip(&costs).map(|(share, cost)| share * cost).sum()));
         };
-        let failed: Mutex<Option<Error>> = Mutex::new(None);
-        let job = || -> Result<()> {
-            let pool = self.pool()?;
-            loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some(&index) = missing.get(at) else { return Ok(()) };
-                // Another job's failure ends this one too.
-                let halted = || (self.stop)() || lock(&failed).is_some();
-                let finished = pool.install(|| {
-                    self.one(&specs[index], |share| {
-                        told(at, share);
-                        if halted() { Err(stopped()) } else { Ok(()) }
-                    })
-                })?;
-                store.write(&finished)?;
-                told(at, 1.0);
-                tell(Progress::Done(&finished));
-                if halted() {
-                    return Err(stopped());
-                }
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..self.jobs.min(missing.len()) {
-                scope.spawn(|| {
-                    if let Err(e) = job() {
-                        lock(&failed).get_or_insert(e);
-                    }
-                });
-            }
-        });
-        if let Some(e) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(e);
+        if !missing.is_empty() {
+            self.call(&missing)?;
         }
-        specs
-            .iter()
-            .map(|spec| {
-                store.read(spec)?.ok_or_else(|| Error::usage("a run vanished from the study's folder: run again"))
-            })
-            .collect()
+        self.share(&missing, &told, |at, text| {
+            let finished = store.write(&missing[at], &text)?;
+            told(at, 1.0);
+            tell(Progress::Done(&finished));
+            Ok(())
+        })?;
+        specs.iter().map(|spec| store.read(spec)?.ok_or_else(vanished)).collect()
+    }
+
+    /// Work for the first rank, which calls [`Runner::run`], until it calls [`Runner::dismiss`].
+    pub fn serve(&self) -> Result<()> {
+        loop {
+            let specs = broadcast(&*self.ranks, "what to run", &[])?;
+            let specs: Vec<Spec> = serde_json::from_slice(&specs)
+                .map_err(|e| Error::Rank(format!("the first rank named no runs ({e})")))?;
+            if specs.is_empty() {
+                return Ok(());
+            }
+            self.share(&specs, &|_, _| (), |_, _| Ok(()))?;
+        }
+    }
+
+    /// There is nothing left to run for those who [`Runner::serve`].
+    pub fn dismiss(&self) -> Result<()> {
+        self.call(&[])
+    }
+
+    fn call(&self, specs: &[Spec]) -> Result<()> {
+        match self.ranks.size() {
+            1 => Ok(()),
+            _ => broadcast(&*self.ranks, "what to run", &serde_json::to_vec(specs).expect("plain values")).map(drop),
+        }
+    }
+
+    /// Run `specs` on all ranks; `told` hears how far those of this one are, `done` gets each as it is stored.
+    fn share(
+        &self,
+        specs: &[Spec],
+        told: &(dyn Fn(usize, f64) + Sync),
+        done: impl FnMut(usize, Vec<u8>) -> Result<()>,
+    ) -> Result<()> {
+        let work = |at: usize, halted: Halted| {
+            let finished = self.one(&specs[at], |share| {
+                told(at, share);
+                // Another's failure ends this one too.
+                if (self.stop)() || halted() { Err(stopped()) } else { Ok(()) }
+            })?;
+            finished.to_text()
+        };
+        spread(&*self.ranks, "runs", specs.len(), self.jobs, work, done)
     }
 
     fn one(&self, spec: &Spec, tell: impl FnMut(f64) -> Result<()>) -> Result<Finished> {

@@ -1,0 +1,22 @@
+//! `--data shard-{rank}.jsonl`: a file of its own for every rank.
+
+use crate::cli::common::DataArg;
+use crate::cli::ranks;
+use crate::error::{Error, Result};
+
+/// What stands for the rank's number in the name of a file.
+const RANK: &str = "{rank}";
+
+/// This rank's file, where the name says that every rank has one.
+pub(super) fn of(data: &DataArg) -> Result<Option<DataArg>> {
+    let Some(name) = data.data.to_str().filter(|name| name.contains(RANK)) else { return Ok(None) };
+    let ranks = ranks::world();
+    if ranks.size() == 1 {
+        return Err(Error::usage(format!(
+            "--data {name}: {RANK} is the number of a rank, each of which reads its own shard, and this is one process: start several by \
+             mpirun (a build with the feature mpi), or name a file"
+        )));
+    }
+    let own = name.replace(RANK, &ranks.rank().to_string());
+    Ok(Some(DataArg { data: own.into(), ..data.clone() }))
+}
