@@ -1,14 +1,16 @@
-//! Forward and backward of whole decoders: tokens/s, GFLOP/s, and the share of this machine's own sgemm rate.
+//! Forward and backward of whole decoders: tokens/s, GFLOP/s, and the share of this machine's own sgemm rate; a whole step with AdamW, one of DPSGD, and decoding.
 //!
-//! `cargo bench --bench step` (or `-- gpt2`, `-- small` for one shape alone; `-- ragged FILE` for batches of the lengths in FILE).
-//! benches/peers/run.py runs it beside PyTorch.
+//! `cargo bench --bench step` (or `-- gpt2`, `-- small` for one shape alone; `-- ragged FILE` for batches of the lengths in FILE; `-- adamw`, `-- dpsgd`,
+//! `-- decode-f32`, `-- decode-bf16` for one of the others). benches/peers/run.py runs it beside PyTorch.
 
 mod common;
 
-use common::{batch, forward_flops, gpt2, sgemm_peak, small, time, weights};
+use common::{batch, forward_flops, gpt2, sgemm_peak, small, smollm, time, weights};
 use ferret::backend::Cpu;
-use ferret::grad::Sum;
-use ferret::model::{Config, Decoder, Reduction};
+use ferret::grad::{ClipFunction, Clipping, Norms, Style, Sum};
+use ferret::kernel::Stored;
+use ferret::model::{Config, Decoder, Reduction, Weights};
+use ferret::optim::{Gradient, Hyper, Schedule, Silent, Updates};
 
 fn main() {
     let mut args = std::env::args().skip(1).filter(|a| !a.starts_with("--"));
@@ -26,6 +28,26 @@ fn main() {
     if wanted("small") {
         run("small, 16 x 128", small(), 16, 128, 20, peak);
     }
+    if wanted("smollm-128") {
+        run("smollm 135M, 4 x 128", smollm(), 4, 128, 5, peak);
+    }
+    if wanted("smollm-512") {
+        run("smollm 135M, 1 x 512", smollm(), 1, 512, 5, peak);
+    }
+    if wanted("adamw") {
+        adamw();
+    }
+    if wanted("dpsgd") {
+        dpsgd();
+    }
+    if wanted("decode-f32") {
+        decode("smollm 135M, f32", weights(smollm()));
+    }
+    if wanted("decode-bf16") {
+        let Weights { config, layout, tensors } = weights(smollm());
+        let tensors = tensors.into_iter().map(|t| Stored::Bf16(t.into_iter().map(half::bf16::from_f32).collect()));
+        decode("smollm 135M, bf16", Weights { config, layout, tensors: tensors.collect() });
+    }
     if only.as_deref() == Some("ragged") {
         let path = args.next().expect("ragged FILE: batches of lengths, as JSON");
         let text = std::fs::read_to_string(&path).expect("the file of lengths");
@@ -33,24 +55,80 @@ fn main() {
     }
 }
 
+/// One line: median and fastest seconds, tokens/s.
+fn line(what: &str, (median, fastest): (std::time::Duration, std::time::Duration), tokens: usize) {
+    let (median, fastest) = (median.as_secs_f64(), fastest.as_secs_f64());
+    println!("{what:<24} {median:>9.4} {fastest:>9.4} {:>10.1}", tokens as f64 / median);
+}
+
+fn memory() {
+    if let Some(mib) = common::peak_memory() {
+        println!("  peak memory so far {mib:.0} MiB");
+    }
+}
+
+/// Forward, backward and AdamW over all parameters, GPT-2 124M, 4 x 128 tokens.
+fn adamw() {
+    let mut decoder = Decoder::new(Cpu::<f32>::new(), weights(gpt2())).expect("weights fit");
+    let batch = batch(&gpt2(), 4, 128);
+    let w = batch.weights(Reduction::TokenMean);
+    let hyper = Hyper::new(1e-4, 1e-2);
+    let mut updates = Updates::adamw(decoder.params.len(), 1000, hyper, Schedule::Constant, Silent::Zero);
+    let mut at = 0;
+    println!("gpt2 124M, 4 x 128, AdamW");
+    let seconds = time(5, || {
+        let b = decoder.backend.clone();
+        let mut sum = Sum::new(&b, &decoder.layout, |_| true);
+        decoder.backward(&batch, &w, &mut sum);
+        for p in decoder.layout.ids() {
+            let gradient = Gradient::Dense { tensor: sum.get(p).expect("all"), scale: 1.0 };
+            updates.step(&b, at, p, &mut decoder.params[p.0], gradient);
+        }
+        at += 1;
+    });
+    line("  step", seconds, 512);
+    memory();
+}
+
+/// Forward, backward, every sample's exact norm and the clipped sum, GPT-2 124M, 4 x 128 tokens. Noise is drawn once a logical batch and is no part of it.
+fn dpsgd() {
+    let decoder = Decoder::new(Cpu::<f32>::new(), weights(gpt2())).expect("weights fit");
+    let batch = batch(&gpt2(), 4, 128);
+    let w = batch.weights(Reduction::SampleSum);
+    let (b, layout) = (&decoder.backend, &decoder.layout);
+    let clipping = Clipping::new(ClipFunction::Abadi, Style::Flat, 1.0).expect("a positive bound");
+    println!("gpt2 124M, 4 x 128, DPSGD");
+    let seconds = time(5, || {
+        let mut sum = Sum::new(b, layout, |_| true);
+        let mut norms = Norms::new(b, layout, 4, |_| true);
+        decoder.backward(&batch, &w, &mut norms);
+        let factors = clipping.factors(b, &norms).expect("one group");
+        norms.clipped_sum(b, &factors, &mut sum);
+    });
+    line("  step", seconds, 512);
+    memory();
+}
+
+/// One token after the other with the key-value cache.
+fn decode(name: &str, weights: Weights<impl Into<Stored>>) {
+    let decoder = Decoder::new(Cpu::<f32>::new(), weights).expect("weights fit");
+    let mut cache = decoder.cache(128);
+    decoder.extend(&mut cache, &[1, 2, 3, 4, 5, 6, 7, 8]).expect("a prompt");
+    println!("{name}");
+    line("  decode", time(63, || drop(decoder.extend(&mut cache, &[9]).expect("a token"))), 1);
+}
+
 /// One forward and backward of every batch in turn, at the GPT-2 124M shape.
 fn ragged(batches: &[Vec<usize>]) {
     let decoder = Decoder::new(Cpu::<f32>::new(), weights(gpt2())).expect("weights fit");
     let batches: Vec<_> = batches.iter().map(|lengths| common::ragged(&decoder.config, lengths)).collect();
     let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
-    let (median, fastest) = time(1, || {
+    let seconds = time(1, || {
         for batch in &batches {
             drop(decoder.backward(batch, &batch.weights(Reduction::SampleMean), &mut sum));
         }
     });
-    let tokens: usize = batches.iter().map(|b| b.rows()).sum();
-    println!(
-        "{:<24} {:>9.3} {:>9.3} {:>10.0}",
-        "  forward + backward",
-        median.as_secs_f64(),
-        fastest.as_secs_f64(),
-        tokens as f64 / median.as_secs_f64()
-    );
+    line("  forward + backward", seconds, batches.iter().map(|b| b.rows()).sum());
 }
 
 fn run(name: &str, config: Config, samples: usize, length: usize, runs: usize, peak: f64) {
@@ -67,7 +145,5 @@ fn run(name: &str, config: Config, samples: usize, length: usize, runs: usize, p
     report("  forward", time(runs, || drop(decoder.losses(&batch))), flops);
     let mut sum = Sum::new(&decoder.backend, &decoder.layout, |_| true);
     report("  forward + backward", time(runs, || drop(decoder.backward(&batch, &w, &mut sum))), 3.0 * flops);
-    if let Some(mib) = common::peak_memory() {
-        println!("  peak memory so far {mib:.0} MiB");
-    }
+    memory();
 }

@@ -1,6 +1,7 @@
 //! What the benches share: shapes, clocks, and the machine's own rate to compare with.
 #![allow(dead_code)]
 
+use ferret::model::config::Mlp;
 use ferret::model::init::Preset;
 use ferret::model::{Batch, Config, Weights};
 use std::time::{Duration, Instant};
@@ -24,6 +25,11 @@ pub fn gpt2() -> Config {
 /// 4 layers, 128 wide, 4 heads, vocabulary 2,048.
 pub fn small() -> Config {
     Config { vocab: 2048, width: 128, layers: 4, heads: 4, kv_heads: 4, head_width: 32, inner: 512, ..gpt2() }
+}
+
+/// SmolLM2-135M: 30 layers, 576 wide, nine heads on three keys and values, a gated MLP.
+pub fn smollm() -> Config {
+    Preset::Smollm135m.config()
 }
 
 /// Cheap pseudo-random numbers in -1..1.
@@ -65,9 +71,10 @@ pub fn ragged(config: &Config, lengths: &[usize]) -> Batch {
 
 /// Multiply-adds of the weight products of one forward pass, twice that in FLOP; backward costs twice forward.
 pub fn forward_flops(config: &Config, tokens: usize, length: usize) -> f64 {
-    let c = config.width as f64;
-    let block = c * (3.0 * c) + c * c + 2.0 * c * config.inner as f64;
-    let attention = 2.0 * c * (length as f64 + 1.0) / 2.0;
+    let (c, q, kv) = (config.width as f64, config.query_width() as f64, config.kv_width() as f64);
+    let layers = if matches!(config.mlp, Mlp::Gated { .. }) { 3.0 } else { 2.0 };
+    let block = c * (q + 2.0 * kv) + q * c + layers * c * config.inner as f64;
+    let attention = 2.0 * q * (length as f64 + 1.0) / 2.0;
     let per_token = config.layers as f64 * (block + attention) + c * config.vocab as f64;
     2.0 * tokens as f64 * per_token
 }

@@ -36,6 +36,10 @@ pub trait Memory: Send + Sync {
     fn gather(&self, x: &Self::Tensor, at: &[u32]) -> Self::Tensor;
     /// Wait for all work and report what went wrong.
     fn finish(&self) -> Result<()>;
+    /// Run many ops on a thread of the backend's own, where it has such: any other thread would wait twice for each, for one that takes it over.
+    fn inside<R: Send>(&self, ops: impl FnOnce() -> R + Send) -> R {
+        ops()
+    }
     /// Run a chain of ops too small to be waited for one by one, such as the decoding of a token.
     fn chain<R: Send>(&self, ops: impl FnOnce() -> R + Send) -> R {
         ops()

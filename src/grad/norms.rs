@@ -77,6 +77,10 @@ impl<B: Backend> Norms<B> {
 
     /// `sum += sum over samples i of f_i g_i`. The sum may hold earlier micro-batches of the same logical batch.
     pub fn clipped_sum(self, b: &B, factors: &Factors<B>, sum: &mut Sum<B>) {
+        b.inside(|| self.clipped_sum_by_ops(b, factors, sum));
+    }
+
+    fn clipped_sum_by_ops(self, b: &B, factors: &Factors<B>, sum: &mut Sum<B>) {
         for Kept { param, samples, segments, factors: pair } in self.kept {
             let factors = factors.get(param).expect("factors of every wanted parameter");
             let rows = || Rows { samples: samples.clone(), segments: &segments };

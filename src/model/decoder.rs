@@ -129,6 +129,15 @@ impl<B: Backend> Decoder<B> {
         &self,
         batch: &Batch,
         columns: usize,
+        f: impl Fn(&B::Tensor, &[u32], &mut B::Tensor, usize) + Send,
+    ) -> B::Tensor {
+        self.backend.inside(|| self.over_logits_by_ops(batch, columns, f))
+    }
+
+    fn over_logits_by_ops(
+        &self,
+        batch: &Batch,
+        columns: usize,
         f: impl Fn(&B::Tensor, &[u32], &mut B::Tensor, usize),
     ) -> B::Tensor {
         let (b, scored) = (&self.backend, self.scored(batch));
@@ -151,6 +160,10 @@ impl<B: Backend> Decoder<B> {
     /// and returns each row's loss (N x 1). Backward stops at the lowest block that holds a wanted parameter, and forward
     /// keeps nothing below it.
     pub fn backward(&self, batch: &Batch, weights: &[f32], sink: &mut impl GradSink<B>) -> B::Tensor {
+        self.backend.inside(|| self.backward_by_ops(batch, weights, sink))
+    }
+
+    fn backward_by_ops(&self, batch: &Batch, weights: &[f32], sink: &mut impl GradSink<B>) -> B::Tensor {
         let b = &self.backend;
         let layout = &self.layout;
         let wanted: Vec<bool> = layout.ids().map(|p| sink.wants(p)).collect();

@@ -53,7 +53,7 @@ impl Rows<'_> {
 
 /// Receives the factors of every wanted parameter's gradient. A parameter that is used twice (tied embeddings) is delivered
 /// more than once; the order of deliveries means nothing.
-pub trait GradSink<B: Backend> {
+pub trait GradSink<B: Backend>: Send {
     /// Whether anything should be delivered for `p`. Asked before forward, so that unwanted factors are not even kept.
     fn wants(&self, p: ParamId) -> bool;
     /// `dW = xᵀ dy`: linear weights (x, dy) and, a few samples at a time, the output head (dlogits, h).
@@ -66,7 +66,7 @@ pub trait GradSink<B: Backend> {
 
 /// The tangent of each parameter: a direction in which the loss is differentiated. Every method adds; a parameter whose
 /// tangent is zero adds nothing.
-pub trait Tangents<B: Backend> {
+pub trait Tangents<B: Backend>: Sync {
     /// Whether the tangent of `p` may be other than zero: below the first such parameter no tangent is carried.
     fn moves(&self, p: ParamId) -> bool;
     /// The tangent of a bias or gain, if it is not zero.

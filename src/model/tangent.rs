@@ -19,6 +19,10 @@ const HEAD_ROWS: usize = 64;
 impl<B: Backend> Decoder<B> {
     /// `d loss_i / d direction` for every row i (N x 1).
     pub fn jvp(&self, batch: &Batch, tangents: &impl Tangents<B>) -> B::Tensor {
+        self.backend.inside(|| self.jvp_by_ops(batch, tangents))
+    }
+
+    fn jvp_by_ops(&self, batch: &Batch, tangents: &impl Tangents<B>) -> B::Tensor {
         let (b, layout) = (&self.backend, &self.layout);
         let (scored, c) = (self.scored(batch), self.config.width);
         let lowest = layout.ids().filter(|&p| tangents.moves(p)).map(|p| layout.spec(p).place).min();

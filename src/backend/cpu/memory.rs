@@ -101,6 +101,10 @@ impl<F: Real> Memory for Cpu<F> {
         Ok(())
     }
 
+    fn inside<R: Send>(&self, ops: impl FnOnce() -> R + Send) -> R {
+        rayon::scope(|_| ops())
+    }
+
     fn chain<R: Send>(&self, ops: impl FnOnce() -> R + Send) -> R {
         kernel::awake(ops)
     }

@@ -2,8 +2,8 @@
 
 use super::Onto;
 
-/// A tile's arguments: depth, alpha, rows of packed A, panel of B, what to add to, C, its stride, columns of C that are there.
-pub(super) type Tile = unsafe fn(usize, f32, *const f32, *const f32, Onto<f32>, *mut f32, isize, usize);
+/// A tile's arguments: depth, alpha, rows of A and how far apart they are, panel of B, what to add to, C, its stride, columns of C that are there.
+pub(super) type Tile = unsafe fn(usize, f32, (*const f32, isize), *const f32, Onto<f32>, *mut f32, isize, usize);
 
 /// Vectors of one set of instructions. Methods are inlined into functions compiled for that set, and may be called nowhere else.
 ///
@@ -70,7 +70,7 @@ macro_rules! compiled {
         unsafe fn tile<const R: usize, const V: usize>(
             k: usize,
             alpha: f32,
-            a: *const f32,
+            a: (*const f32, isize),
             b: *const f32,
             onto: super::Onto<f32>,
             c: *mut f32,

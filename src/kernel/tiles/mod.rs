@@ -3,7 +3,7 @@
 //! ```text
 //! for each 4096 columns of C            (packed B: 256 x 4096, streams through the last cache)
 //!   for each 256 of k                   pack B into panels of NR columns
-//!     for each MC rows of C             pack A by rows: stays in the second cache
+//!     for each MC rows of C             pack A by rows, unless it can be read where it lies: stays in the second cache
 //!       for each panel of B             NR x 256: stays near the first cache
 //!         for each 6 rows of A          6 x NR accumulators in registers
 //! ```
@@ -126,36 +126,51 @@ unsafe fn product<L: Lanes>(
             }
         };
     }
-    PACKED.with_borrow_mut(|[packed_a, packed_b]| {
-        let packed_a = room(packed_a, L::MC.min(m) * KC);
-        let packed_b = room(packed_b, NC.min(n.next_multiple_of(L::NR)) * KC.min(k));
-        for j in (0..n).step_by(NC) {
-            let nc = NC.min(n - j);
-            for p in (0..k).step_by(KC) {
-                let kc = KC.min(k - p);
-                // SAFETY: the block lies inside B, and `packed_b` has room for its panels.
-                unsafe { pack_panels::<L>(kc, nc, (at(b, p, j), b.1, b.2), packed_b) };
-                for i in (0..m).step_by(L::MC) {
-                    let mc = L::MC.min(m - i);
+    // Not in a closure: it might be compiled apart, without these instructions.
+    let mut buffers = PACKED.take();
+    let [packed_a, packed_b] = &mut buffers;
+    let packed_a = room(packed_a, L::MC.min(m) * KC);
+    let packed_b = room(packed_b, NC.min(n.next_multiple_of(L::NR)) * KC.min(k));
+    let straight = reads_well(a);
+    for j in (0..n).step_by(NC) {
+        let nc = NC.min(n - j);
+        for p in (0..k).step_by(KC) {
+            let kc = KC.min(k - p);
+            // SAFETY: the block lies inside B, and `packed_b` has room for its panels.
+            unsafe { pack_panels::<L>(kc, nc, (at(b, p, j), b.1, b.2), packed_b) };
+            for i in (0..m).step_by(L::MC) {
+                let mc = L::MC.min(m - i);
+                let rows_of_a = if straight {
+                    (at(a, i, p), a.1)
+                } else {
                     // SAFETY: the block lies inside A, and `packed_a` has room for its panels.
                     unsafe { pack_rows::<L>(mc, kc, (at(a, i, p), a.1, a.2), packed_a) };
-                    for jr in (0..nc).step_by(L::NR) {
-                        let columns = L::NR.min(nc - jr);
-                        let onto = if p > 0 { Onto::Itself } else { onto.columns(j + jr..j + jr + columns) };
-                        for ir in (0..mc).step_by(MR) {
-                            let rows = MR.min(mc - ir);
-                            let tile = L::tile(rows, columns.div_ceil(L::WIDTH));
-                            // SAFETY: the panels were just packed, and the tile lies inside C.
-                            unsafe {
-                                let c = c.offset((i + ir) as isize * stride).add(j + jr);
-                                tile(kc, alpha, packed_a.add(ir * KC), packed_b.add(jr * kc), onto, c, stride, columns);
-                            }
+                    (packed_a.cast_const(), KC as isize)
+                };
+                for jr in (0..nc).step_by(L::NR) {
+                    let columns = L::NR.min(nc - jr);
+                    let onto = if p > 0 { Onto::Itself } else { onto.columns(j + jr..j + jr + columns) };
+                    for ir in (0..mc).step_by(MR) {
+                        let rows = MR.min(mc - ir);
+                        let tile = L::tile(rows, columns.div_ceil(L::WIDTH));
+                        // SAFETY: the panels were just packed, rows of A are there, and the tile lies inside C.
+                        unsafe {
+                            let a = (rows_of_a.0.offset(ir as isize * rows_of_a.1), rows_of_a.1);
+                            let c = c.offset((i + ir) as isize * stride).add(j + jr);
+                            tile(kc, alpha, a, packed_b.add(jr * kc), onto, c, stride, columns);
                         }
                     }
                 }
             }
         }
-    });
+    }
+    PACKED.set(buffers);
+}
+
+/// Whether a block of A's rows is read from where it lies: they are runs no further apart than packed ones would be. Of longer rows, a kilobyte here and a
+/// kilobyte there, a packed copy is read faster.
+fn reads_well(a: Matrix) -> bool {
+    a.2 == 1 && (0..=KC as isize).contains(&a.1)
 }
 
 /// `buffer`, grown to `len` numbers.
@@ -253,7 +268,7 @@ unsafe fn store<L: Lanes>(c: *mut f32, count: usize, alpha: L::Vector, sum: L::V
     }
 }
 
-/// `R` rows and the first `columns` of `V` vectors of C from rows of packed A and a panel of B.
+/// `R` rows and the first `columns` of `V` vectors of C from rows of A, so far apart, and a panel of B.
 ///
 /// # Safety
 /// Rows of A hold k numbers, the panel of B k rows of NR; the tile lies inside C.
@@ -262,7 +277,7 @@ unsafe fn store<L: Lanes>(c: *mut f32, count: usize, alpha: L::Vector, sum: L::V
 unsafe fn tile<L: Lanes, const R: usize, const V: usize>(
     k: usize,
     alpha: f32,
-    a: *const f32,
+    (a, apart): (*const f32, isize),
     b: *const f32,
     onto: Onto<f32>,
     c: *mut f32,
@@ -281,7 +296,7 @@ unsafe fn tile<L: Lanes, const R: usize, const V: usize>(
         for p in 0..k {
             let row: [L::Vector; V] = std::array::from_fn(|v| L::load(b.add(p * L::NR + v * L::WIDTH)));
             for (i, sums) in sums.iter_mut().enumerate() {
-                let x = L::splat(*a.add(i * KC + p));
+                let x = L::splat(*a.offset(i as isize * apart).add(p));
                 for (sum, &y) in sums.iter_mut().zip(&row) {
                     *sum = L::fused(x, y, *sum);
                 }

@@ -21,6 +21,10 @@ pub(super) unsafe fn pack_rows<L: Lanes>(rows: usize, k: usize, a: Matrix, out: 
             let (high, wide) = (L::WIDTH.min(rows - i), L::WIDTH.min(k - p));
             // SAFETY: the square has `wide` rows of `high` numbers of A's transpose, and what is written of it is as large.
             unsafe {
+                if high == L::WIDTH && wide == L::WIDTH && a.1 == 1 {
+                    turn_whole::<L>((at(a, i, p), a.2, 1), out.add(i * KC + p), KC);
+                    continue;
+                }
                 let square = L::transposed(square::<L>((at(a, i, p), a.2, a.1), wide, high));
                 for (r, &row) in square.as_ref().iter().enumerate().take(high) {
                     L::store_part(out.add((i + r) * KC + p), wide, row);
@@ -55,11 +59,33 @@ pub(super) unsafe fn pack_panels<L: Lanes>(k: usize, columns: usize, b: Matrix, 
             let (wide, high) = (L::WIDTH.min(columns - j), L::WIDTH.min(k - p));
             // SAFETY: the square has `wide` rows of `high` numbers of B's transpose; j's vector lies in one panel.
             unsafe {
+                if high == L::WIDTH && wide == L::WIDTH && b.1 == 1 {
+                    turn_whole::<L>((at(b, p, j), b.2, 1), place(p, j), L::NR);
+                    continue;
+                }
                 let square = L::transposed(square::<L>((at(b, p, j), b.2, b.1), wide, high));
                 for (r, &row) in square.as_ref().iter().enumerate().take(high) {
                     L::store(place(p + r, j), row);
                 }
             }
+        }
+    }
+}
+
+/// A whole square of rows that are runs, transposed to rows `stride` apart. Apart from [`square`], so that its loops unroll and it stays in registers.
+///
+/// # Safety
+/// `x` must be readable for WIDTH x WIDTH, `out` writable for as many.
+#[inline(always)]
+unsafe fn turn_whole<L: Lanes>(x: Matrix, out: *mut f32, stride: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut rows = L::zeros();
+        for (i, row) in rows.as_mut().iter_mut().enumerate() {
+            *row = L::load(at(x, i, 0));
+        }
+        for (i, &row) in L::transposed(rows).as_ref().iter().enumerate() {
+            L::store(out.add(i * stride), row);
         }
     }
 }
