@@ -218,6 +218,18 @@ fn arrays_and_compressed_records_are_the_same_records() {
     assert!(!stderr(&refused).contains("secret") && !stderr(&refused).contains('7'), "{}", stderr(&refused));
 }
 
+#[cfg(not(feature = "formats"))]
+#[test]
+fn a_build_without_a_format_names_the_feature_that_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.jsonl.zst", "a.parquet"] {
+        let eval = || ferret(dir.path()).args(["eval", "-m"]).arg(tiny()).args(["-d", name]).output().unwrap();
+        assert_refused("not there", &eval(), &[name, "No such file"]);
+        std::fs::write(dir.path().join(name), "PAR1").unwrap();
+        assert_refused("without", &eval(), &[name, "the feature `formats`"]);
+    }
+}
+
 #[test]
 fn a_run_is_told_step_by_step() {
     let dir = tempfile::tempdir().unwrap();
