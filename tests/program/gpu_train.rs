@@ -421,7 +421,8 @@ fn the_program_trains_on_the_gpu() {
     for (method, extra) in runs {
         let out = dir.path().join(method);
         let out = out.to_str().unwrap();
-        let mut args = vec!["train", "--method", method, "--model", &model, "--data", &data, "--out", out, "--json"];
+        let mut args =
+            vec!["train", "-e1", "--method", method, "--model", &model, "--data", &data, "--out", out, "--json"];
         args.extend(["--batch", "6", "--epochs", "2", "--device", "gpu", "--insecure-seed", "1", "--eval-data", &data]);
         args.extend(extra);
         let (summary, stderr) = ok(ferret(&args));
