@@ -8,7 +8,7 @@ mod common;
 
 use common::{batch, gpt2, weights};
 use ferret::backend::Cpu;
-use ferret::grad::{ClipFunction, Clipping, Norms, PerSample, Style, Sum};
+use ferret::grad::{ClipFunction, Clipping, Norms, Partition, PerSample, Sum};
 use ferret::model::{Batch, Config, Decoder, Reduction};
 use std::time::Instant;
 
@@ -93,7 +93,7 @@ fn run(length: usize, runs: usize, limit: f64) {
 }
 
 fn clipping() -> Clipping {
-    Clipping::new(ClipFunction::AUTOMATIC, Style::Flat, 1.0).expect("a positive bound")
+    Clipping::new(ClipFunction::Automatic, Partition::Flat, 1.0).expect("a positive bound")
 }
 
 /// Two steps, as in a run, and this process' peak in MiB.

@@ -8,7 +8,7 @@ mod common;
 
 use common::{batch, gpt2, weights};
 use ferret::backend::Cpu;
-use ferret::grad::{ClipFunction, Clipping, Norms, PerSample, Sketch, Style, Sum, shapes};
+use ferret::grad::{ClipFunction, Clipping, Norms, Partition, PerSample, Sketch, Sum, shapes};
 use ferret::method::ferret_k::{Replayer, Settings};
 use ferret::model::{Batch, Config, Decoder, Reduction};
 use ferret::ops::sketch::clip;
@@ -50,7 +50,7 @@ fn sketched(decoder: &Decoder<Cpu>, batch: &Batch, sketch: &StepSketch) -> Vec<f
     decoder.backward(batch, &batch.weights(Reduction::SampleSum), &mut sink);
     let mut sum = vec![0.0; sketch.k()];
     for mut v in sink.finish(&decoder.backend).expect("host memory") {
-        clip(ClipFunction::AUTOMATIC, 1.0, &mut v);
+        clip(ClipFunction::Automatic, 1.0, &mut v);
         sum.iter_mut().zip(v).for_each(|(sum, v)| *sum += v);
     }
     sum
@@ -58,7 +58,7 @@ fn sketched(decoder: &Decoder<Cpu>, batch: &Batch, sketch: &StepSketch) -> Vec<f
 
 fn dpsgd(decoder: &Decoder<Cpu>, batch: &Batch, sum: &mut Sum<Cpu>) {
     let (b, layout) = (&decoder.backend, &decoder.layout);
-    let clipping = Clipping::new(ClipFunction::AUTOMATIC, Style::Flat, 1.0).expect("a positive bound");
+    let clipping = Clipping::new(ClipFunction::Automatic, Partition::Flat, 1.0).expect("a positive bound");
     let mut norms = Norms::new(b, layout, SAMPLES, |_| true);
     decoder.backward(batch, &batch.weights(Reduction::SampleSum), &mut norms);
     let factors = clipping.factors(b, &norms).expect("one group");

@@ -7,7 +7,7 @@ mod common;
 
 use common::{batch, forward_flops, gpt2, sgemm_peak, small, smollm, time, weights};
 use ferret::backend::Cpu;
-use ferret::grad::{ClipFunction, Clipping, Norms, Style, Sum};
+use ferret::grad::{ClipFunction, Clipping, Norms, Partition, Sum};
 use ferret::kernel::Stored;
 use ferret::model::{Config, Decoder, Reduction, Weights};
 use ferret::optim::{Gradient, Hyper, Schedule, Silent, Updates};
@@ -96,7 +96,7 @@ fn dpsgd() {
     let batch = batch(&gpt2(), 4, 128);
     let w = batch.weights(Reduction::SampleSum);
     let (b, layout) = (&decoder.backend, &decoder.layout);
-    let clipping = Clipping::new(ClipFunction::Abadi, Style::Flat, 1.0).expect("a positive bound");
+    let clipping = Clipping::new(ClipFunction::Abadi, Partition::Flat, 1.0).expect("a positive bound");
     println!("gpt2 124M, 4 x 128, DPSGD");
     let seconds = time(5, || {
         let mut sum = Sum::new(b, layout, |_| true);

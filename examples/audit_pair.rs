@@ -13,7 +13,7 @@ use ferret::method::run::{Finished, GoOn, Task, drive};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::init;
 use ferret::optim::{Route, Schedule};
-use ferret::privacy::statement::Sampler;
+use ferret::privacy::Sampler;
 use ferret::progress::Unheard;
 use ferret::rng::Secret;
 

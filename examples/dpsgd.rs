@@ -6,12 +6,12 @@ use ferret::backend::Cpu;
 use ferret::data::Example;
 use ferret::eval;
 use ferret::method::Sensitive;
-use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy, Settings};
+use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Settings};
 use ferret::method::list::Method;
 use ferret::method::run::{Finished, GoOn, Task, drive};
 use ferret::model::{Decoder, checkpoint, init};
 use ferret::optim::{Route, Schedule};
-use ferret::privacy::statement::Sampler;
+use ferret::privacy::Sampler;
 use ferret::privacy::{Accountant, Pld, Rdp, calibrate};
 use ferret::rng::Secret;
 
@@ -28,7 +28,7 @@ fn main() -> ferret::Result<()> {
     let privacy = Privacy {
         noise_multiplier: noise.pld.upper,
         clip: 1.0,
-        clip_rule: ClipRule::Abadi,
+        clip_rule: ClipFunction::Abadi,
         clip_style: ClipStyle::Flat,
         clip_groups: None,
     };

@@ -57,6 +57,7 @@ pub mod error;
 pub mod eval;
 pub mod fsio;
 pub mod grad;
+mod guard;
 pub mod hash;
 pub mod isa;
 pub mod kernel;

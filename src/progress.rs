@@ -18,6 +18,12 @@ pub trait Progress: Sync {
         Ok(())
     }
 
+    /// What may stand beside the part that goes on; `text` is asked only where someone looks. Nothing that a record decides comes this way
+    /// unless the method hides nothing.
+    fn beside(&self, text: &dyn Fn() -> String) {
+        let _ = text;
+    }
+
     /// The part that began last is over.
     fn end(&self) {}
 

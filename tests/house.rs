@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The rooms of src/, each of which may use only those before it. `lib.rs` has the tour.
-const ROOMS: [&str; 21] = [
-    "error", "progress", "hash", "fsio", "isa", "ranks", "rng", "kernel", "ops", "backend", "model", "data", "eval",
-    "grad", "optim", "privacy", "method", "audit", "measure", "study", "cli",
+const ROOMS: [&str; 22] = [
+    "error", "guard", "progress", "hash", "fsio", "isa", "ranks", "rng", "kernel", "ops", "backend", "model", "data",
+    "eval", "grad", "optim", "privacy", "method", "audit", "measure", "study", "cli",
 ];
 
 /// Licences that a program under MIT or Apache-2.0 can be shipped with.
@@ -150,6 +150,7 @@ fn packages() -> Vec<Value> {
         .args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", host])
         // What this build needed is here; what only other features need may not be.
         .args(cfg!(feature = "mpi").then_some("--features=mpi"))
+        .args(cfg!(feature = "formats").then_some("--features=formats"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();

@@ -49,7 +49,7 @@ const FERRET_MAX: [&str; 8] = ["--method", "ferret-max", "--epsilon", "20", "--e
 fn train(data: &Path, out: &Path, method: &[&str]) -> Vec<String> {
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let mut args: Vec<String> =
-        ["train", "--batch", "10", "--micro-batch", "3", "--threads", "1", "--json"].map(String::from).to_vec();
+        ["train", "-e1", "--batch", "10", "--micro-batch", "3", "--threads", "1", "--json"].map(String::from).to_vec();
     args.extend(["--model".into(), fixture("gpt2_tiny"), "--data".into(), text(data), "--out".into(), text(out)]);
     args.extend(method.iter().map(|a| (*a).to_owned()));
     args

@@ -3,12 +3,12 @@
 use crate::common::{small, time, weights};
 use ferret::backend::{Backend, Cpu, Gpu, Memory};
 use ferret::data::Example;
-use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy};
+use ferret::method::dense::{self, ClipFunction, ClipStyle, Method, Privacy};
 use ferret::method::ferret as fe;
 use ferret::method::{Sensitive, Task, groups, list};
 use ferret::model::{Weights, checkpoint};
 use ferret::optim::{Route, Schedule};
-use ferret::privacy::statement::Sampler;
+use ferret::privacy::Sampler;
 use ferret::rng::Secret;
 
 const RECORDS: usize = 64;
@@ -31,7 +31,7 @@ pub fn run(gpu: &Gpu) {
     let privacy = Privacy {
         noise_multiplier: 1.0,
         clip: 1.0,
-        clip_rule: ClipRule::Automatic,
+        clip_rule: ClipFunction::Automatic,
         clip_style: ClipStyle::Flat,
         clip_groups: None,
     };

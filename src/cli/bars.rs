@@ -8,10 +8,13 @@ use std::borrow::Cow;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-const STEPS: &str = "{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left";
+const STEPS: &str = "{prefix} {wide_bar} {pos}/{len} {per_sec}, {eta} left{msg}";
 const BYTES: &str = "{prefix:24} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} ({eta})";
+
+/// How long what stands beside a bar stays: some of it takes a moment to find.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// The library's [`Progress`] as bars. Stops the work once Ctrl-C was pressed.
 pub struct Bars {
@@ -24,28 +27,35 @@ pub struct Bars {
     current: Mutex<Option<ProgressBar>>,
     /// Shown while work of unknown length goes on.
     working: Mutex<Option<Working>>,
+    /// When what stands beside a bar was last asked for.
+    told: Mutex<Option<Instant>>,
 }
 
 impl Bars {
     /// Bars of steps, and notes; nothing where it is `quiet`. `stopped` says what Ctrl-C leaves behind.
     pub const fn new(quiet: bool, stopped: &'static str) -> Self {
-        Self { quiet, template: STEPS, clear: true, stopped, current: Mutex::new(None), working: Mutex::new(None) }
+        Self {
+            quiet,
+            template: STEPS,
+            clear: true,
+            stopped,
+            current: Mutex::new(None),
+            working: Mutex::new(None),
+            told: Mutex::new(None),
+        }
     }
 
     /// Bars of bytes, which stay.
     pub const fn downloads() -> Self {
-        Self {
-            quiet: false,
-            template: BYTES,
-            clear: false,
-            stopped: "stopped",
-            current: Mutex::new(None),
-            working: Mutex::new(None),
-        }
+        let mut bars = Self::new(false, "stopped");
+        bars.template = BYTES;
+        bars.clear = false;
+        bars
     }
 
     fn set(&self, bar: Option<ProgressBar>) {
         drop(self.working.lock().unwrap_or_else(PoisonError::into_inner).take());
+        self.told.lock().unwrap_or_else(PoisonError::into_inner).take();
         let before = std::mem::replace(&mut *self.current.lock().unwrap_or_else(PoisonError::into_inner), bar);
         match before {
             Some(bar) if self.clear => bar.finish_and_clear(),
@@ -71,6 +81,17 @@ impl Progress for Bars {
             bar.inc(steps);
         }
         if interrupt::asked() { Err(Error::Interrupted(self.stopped.into())) } else { Ok(()) }
+    }
+
+    fn beside(&self, text: &dyn Fn() -> String) {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(bar) = current.as_ref().filter(|bar| !bar.is_hidden()) else { return };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|then| then.elapsed() >= AGAIN) {
+            let text = text();
+            bar.set_message(if text.is_empty() { text } else { format!("; {text}") });
+            *told = Some(Instant::now());
+        }
     }
 
     fn end(&self) {

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 const REPORT: &str = "ferret-report";
 
-/// Run the job.
+/// Run every method over so many seeds, print the table and write the page.
 pub fn run(seeds: u64, quiet: bool) -> Result<()> {
     let begun = Instant::now();
     if seeds == 0 || seeds > 100 {

@@ -78,7 +78,7 @@ pub fn main() -> i32 {
         static DOWNLOADS: bars::Bars = bars::Bars::downloads();
         crate::model::hub::report_to(&DOWNLOADS);
     }
-    let arguments = match train::expand(std::env::args_os().collect()) {
+    let arguments = match train::expand(plan::expand(std::env::args_os().collect())) {
         Ok(arguments) => arguments,
         Err(e) => return failed(&e),
     };

@@ -90,6 +90,7 @@ fn features() -> String {
         ("gpu", cfg!(feature = "gpu")),
         ("tiles", cfg!(feature = "tiles")),
         ("mpi", cfg!(feature = "mpi")),
+        ("formats", cfg!(feature = "formats")),
     ];
     let on: Vec<&str> = all.iter().filter(|f| f.1).map(|f| f.0).collect();
     if on.is_empty() { "none".into() } else { on.join(", ") }

@@ -9,8 +9,12 @@ pub mod digest;
 mod file;
 pub mod records;
 pub mod synthetic;
+#[cfg(feature = "formats")]
+mod table;
 pub mod text;
 pub mod users;
+#[cfg(feature = "formats")]
+mod zst;
 
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -20,7 +24,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 pub use digest::examples_sha256;
-pub use file::read as read_text;
+pub use file::{read as read_text, read_at_most};
 pub use users::Unit;
 
 /// One tokenised record.
@@ -202,7 +206,8 @@ impl Dataset {
 }
 
 /// Read `path`: `embedded` ([`synthetic::Request`]), JSON lines or a JSON array (`.jsonl`, `.ndjson`, `.json`; see [`records`]) or plain text
-/// (`.txt`, `.text`, `.raw`, `.md`; see [`text`]), each also with `.gz` behind it. Without a tokenizer, only records of tokens can be read. At least one token must count in the loss.
+/// (`.txt`, `.text`, `.raw`, `.md`; see [`text`]), each also with `.gz` behind it; with the feature `formats` also with `.zst`, and a record a row
+/// of a `.parquet`. Without a tokenizer, only records of tokens can be read. At least one token must count in the loss.
 pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Dataset> {
     if options.context == 0 {
         return Err(Error::usage("a context of 0 tokens leaves nothing to learn from: give at least 2"));
@@ -218,15 +223,17 @@ pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadO
         return must_teach(path, dataset, options);
     }
     let lines = match file::kind(path).as_deref() {
-        Some("jsonl" | "ndjson" | "json") => true,
+        Some("jsonl" | "ndjson" | "json" | file::TABLE) => true,
         Some("txt" | "text" | "raw" | "md") => false,
         _ => {
             fsio::must_be_file(path)?;
-            let what = "the name does not say what it holds: .jsonl (a JSON object a line), .json (an array of them) and .txt (plain text) are read, and with .gz behind it";
+            let what = "the name does not say what it holds: .jsonl (a JSON object a line), .json (an array of them) and .txt (plain text) are read, and \
+                        with .gz or .zst behind it; and .parquet";
             return Err(Error::file(path, what));
         }
     };
     let content = file::read(path)?;
+    let table = file::kind(path).as_deref() == Some(file::TABLE);
     let content = content.strip_prefix('\u{FEFF}').unwrap_or(&content);
     if content.trim().is_empty() {
         return Err(Error::file(path, "is empty: there is nothing to learn from"));
@@ -234,6 +241,7 @@ pub fn load_examples(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadO
     let dataset = if lines {
         no_stride(path, options)?;
         match file::array(path, content)? {
+            _ if table => records::load_counted(path, content, "row", tokenizer, options)?,
             Some(lines) => records::load_counted(path, &lines, "record", tokenizer, options)?,
             None => records::load(path, content, tokenizer, options)?,
         }

@@ -10,7 +10,7 @@ use crate::ops::clip::LEAST_BOUND;
 /// Which parameters share a norm, and so a factor. With L groups each is clipped to `C / sqrt(L)`, so that a sample's whole
 /// contribution stays within `C`.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Style {
+pub enum Partition {
     /// All parameters together: L = 1.
     Flat,
     /// Every parameter tensor on its own.
@@ -23,7 +23,7 @@ pub enum Style {
 #[derive(Clone, Debug)]
 pub struct Clipping {
     function: ClipFunction,
-    style: Style,
+    partition: Partition,
     bound: f64,
 }
 
@@ -44,18 +44,13 @@ impl<B: Backend> Factors<B> {
 
 impl Clipping {
     /// Clip to `bound` (C).
-    pub fn new(function: ClipFunction, style: Style, bound: f64) -> Result<Self> {
+    pub fn new(function: ClipFunction, partition: Partition, bound: f64) -> Result<Self> {
         if !(bound >= LEAST_BOUND && bound.is_finite()) {
             return Err(Error::usage(format!(
                 "a clipping bound is a positive number of at least {LEAST_BOUND:e}, not {bound}"
             )));
         }
-        if let ClipFunction::Automatic { gamma } = function
-            && !(gamma > 0.0 && gamma.is_finite())
-        {
-            return Err(Error::usage(format!("automatic clipping's gamma is a positive number, not {gamma}")));
-        }
-        Ok(Self { function, style, bound })
+        Ok(Self { function, partition, bound })
     }
 
     /// How far one sample can move the clipped sum, in Euclidean norm; none if nothing is clipped.
@@ -66,10 +61,10 @@ impl Clipping {
     /// The groups of the parameters that `wants` names, out of `count`; an error unless every one is in exactly one group.
     fn groups(&self, count: usize, wants: impl Fn(ParamId) -> bool) -> Result<Vec<Vec<ParamId>>> {
         let wanted = (0..count).map(ParamId).filter(|&p| wants(p));
-        let groups: Vec<Vec<ParamId>> = match &self.style {
-            Style::Flat => vec![wanted.collect()],
-            Style::PerLayer => wanted.map(|p| vec![p]).collect(),
-            Style::Groups(groups) => {
+        let groups: Vec<Vec<ParamId>> = match &self.partition {
+            Partition::Flat => vec![wanted.collect()],
+            Partition::PerLayer => wanted.map(|p| vec![p]).collect(),
+            Partition::Groups(groups) => {
                 let mut times = vec![0; count];
                 for p in groups.iter().flatten() {
                     match times.get_mut(p.0) {

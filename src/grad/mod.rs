@@ -11,7 +11,7 @@ mod per_sample;
 mod sketch;
 mod sum;
 
-pub use clip::{ClipFunction, Clipping, Factors, Style};
+pub use clip::{ClipFunction, Clipping, Factors, Partition};
 pub use dense::Dense;
 pub use group_dot::{GroupDirection, GroupDot};
 pub use norms::Norms;

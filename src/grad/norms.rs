@@ -26,11 +26,11 @@ pub struct Norms<B: Backend> {
     samples: usize,
     /// One row of [`COLUMNS`] a sample, for each wanted parameter.
     squares: Vec<Option<B::Tensor>>,
-    kept: Vec<Kept<B>>,
+    kept: Vec<Delivery<B>>,
 }
 
 /// One delivery.
-struct Kept<B: Backend> {
+struct Delivery<B: Backend> {
     param: ParamId,
     samples: Range<usize>,
     segments: Segments,
@@ -81,7 +81,7 @@ impl<B: Backend> Norms<B> {
     }
 
     fn clipped_sum_by_ops(self, b: &B, factors: &Factors<B>, sum: &mut Sum<B>) {
-        for Kept { param, samples, segments, factors: pair } in self.kept {
+        for Delivery { param, samples, segments, factors: pair } in self.kept {
             let factors = factors.get(param).expect("factors of every wanted parameter");
             let rows = || Rows { samples: samples.clone(), segments: &segments };
             match pair {
@@ -106,7 +106,7 @@ impl<B: Backend> Norms<B> {
 
     /// Add the inner products with what was delivered for the same parameter and samples before, and keep the delivery.
     fn keep(&mut self, b: &B, param: ParamId, samples: Range<usize>, segments: Segments, factors: Pair<B>) {
-        let new = Kept { param, samples, segments, factors };
+        let new = Delivery { param, samples, segments, factors };
         let squares = self.squares[param.0].as_mut().expect("only wanted parameters are delivered");
         for old in self.kept.iter().filter(|old| old.param == param) {
             let both = old.samples.start.max(new.samples.start)..old.samples.end.min(new.samples.end);
@@ -122,10 +122,10 @@ impl<B: Backend> Norms<B> {
             let (Pair::Outer { x, dy }, Pair::Rows { ids, dy: demb }) = (&head.factors, &rows.factors) else {
                 unreachable!("told apart above")
             };
-            let within = |kept: &Kept<B>| both.start - kept.samples.start..both.end - kept.samples.start;
+            let within = |kept: &Delivery<B>| both.start - kept.samples.start..both.end - kept.samples.start;
             // The head's rows are those with a target, the embedding's are all.
             let segments = [head, rows].map(|kept| kept.segments.slice(within(kept)));
-            let row_of = |kept: &Kept<B>| kept.segments.offsets()[within(kept).start];
+            let row_of = |kept: &Delivery<B>| kept.segments.offsets()[within(kept).start];
             b.add_tied_squares(
                 (x, dy, row_of(head), &segments[0]),
                 (ids, demb, row_of(rows), &segments[1]),

@@ -9,7 +9,7 @@ use crate::method::ferret::{BatchPer, Payload, Release, Released, Releases, Repl
 use crate::method::run::{Run, Step, Watch, drive};
 use crate::method::{Opening, Private, Samples, Sensitive};
 use crate::model::{Decoder, Reduction, Weights, checkpoint};
-use crate::privacy::statement::Sampler;
+use crate::privacy::Sampler;
 use crate::rng::{DirectionStream, Secret, coin};
 use serde::{Deserialize, Serialize};
 

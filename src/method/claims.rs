@@ -1,8 +1,9 @@
 //! What the accountants say of noised sums, in a statement: spent and planned, nats and (eps, delta).
 
 use crate::error::{Error, Result};
+use crate::privacy::Sampler;
 use crate::privacy::mi::charge_event;
-use crate::privacy::statement::{Sampler, Statement};
+use crate::privacy::statement::Statement;
 use crate::privacy::{Accountant, Event, Pld, Rdp};
 
 /// What an event costs: epsilon by accountant, or why there is none; and nats of mutual information, where they are proven.

@@ -7,7 +7,7 @@ use super::sampler::Samples;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::optim::{Hyper, Route, Schedule, Silent, Updates};
-use crate::privacy::statement::Sampler;
+use crate::privacy::Sampler;
 use crate::rng::Secret;
 use serde_json::Value;
 

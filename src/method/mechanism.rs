@@ -11,7 +11,7 @@ use super::sampler::Samples;
 use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::privacy::Event;
-use crate::privacy::statement::Sampler;
+use crate::privacy::Sampler;
 use crate::rng::{Secret, SecretDomain, SecretStream};
 
 /// A computation whose result may be published.

@@ -5,7 +5,7 @@
 
 use super::boundary::{Opening, Sensitive};
 use crate::error::{Error, Result};
-use crate::privacy::statement::Sampler;
+use crate::privacy::Sampler;
 use crate::rng::{Secret, SecretDomain};
 
 /// Draws samples of `records` records, `batch` of them in expectation.

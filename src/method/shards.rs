@@ -23,7 +23,7 @@ use super::sampler::Samples;
 use crate::data::{Dataset, examples_sha256};
 use crate::error::{Error, Result};
 use crate::hash;
-use crate::privacy::statement::Sampler;
+use crate::privacy::Sampler;
 use crate::ranks::{Ranks, broadcast, total};
 use crate::rng::{Place, Secret, ShardKey};
 use sha2::{Digest, Sha256};

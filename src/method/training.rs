@@ -20,7 +20,7 @@ use crate::privacy::statement::{Circumstances, RESTARTED, Statement};
 use crate::progress::Progress;
 use crate::ranks::{Ranks, broadcast};
 use crate::rng::Secret;
-use serde_json::Value;
+use serde_json::{Value, json};
 use share::Saved;
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -63,6 +63,34 @@ pub struct Request {
     pub ranks: Arc<dyn Ranks>,
 }
 
+impl Request {
+    /// Steps that are to be made of those planned.
+    fn steps(&self) -> u32 {
+        self.stop.unwrap_or(u32::MAX).min(self.method.steps())
+    }
+
+    fn statement(&self, stop: u32, private_logs: bool) -> Result<Statement> {
+        let circumstances = Circumstances {
+            insecure_seed: self.insecure_seed.is_some(),
+            private_logs,
+            windows: self.records.windows,
+            users: self.records.users,
+            shards: self.shards.then_some(self.ranks.size() as u32),
+        };
+        self.method.statement(&self.method.layout(&self.base.weights.config)?, stop, self.delta, circumstances)
+    }
+
+    /// The summary of the run as far as it is known before it begins. Nothing is computed on records, and nothing written.
+    pub fn plan(&self) -> Result<Value> {
+        self.method.check()?;
+        let stop = self.steps();
+        let layout = self.method.layout(&self.base.weights.config)?;
+        let mut summary = work::summary(&self.method, &layout, stop, &self.statement(stop, self.log_private)?)?;
+        summary["record_gradients"] = json!(self.method.sample_gradients(stop));
+        Ok(summary)
+    }
+}
+
 /// A run in its folder, ready to go.
 pub struct Training {
     request: Request,
@@ -93,7 +121,7 @@ impl Training {
         progress.begin("hashing model and records", 0);
         let mut told = Told {
             version: Told::VERSION,
-            stop: request.stop.unwrap_or(u32::MAX).min(method.steps()),
+            stop: request.steps(),
             method: method.clone(),
             base_sha256: checkpoint::tensors_sha256(&base.weights),
             // Of a shard nobody else gets the hash: it would tell whether a guess at the shard is right.
@@ -130,15 +158,7 @@ impl Training {
         let mut told = share::of_the_first(&*ranks, told)?;
         // What will have been spent is known now: what cannot be accounted for is refused before anything starts.
         progress.begin("accounting", 0);
-        let circumstances = Circumstances {
-            insecure_seed: request.insecure_seed.is_some(),
-            private_logs: told.private_logs,
-            windows: records.windows,
-            users: records.users,
-            shards: request.shards.then_some(ranks.size() as u32),
-        };
-        let mut statement =
-            method.statement(&method.layout(&base.weights.config)?, told.stop, request.delta, circumstances)?;
+        let mut statement = request.statement(told.stop, told.private_logs)?;
         if told.restarts > 0 {
             statement.not_met.push(RESTARTED.into());
         }

@@ -1,7 +1,6 @@
 //! Text to tokens and back: `tokenizer.json`, or GPT-2's older pair `vocab.json` and `merges.txt`.
 
 mod chat;
-mod guard;
 mod stream;
 
 pub use chat::{ChatTemplate, Message};
@@ -12,6 +11,7 @@ use super::embedded;
 use super::hub::{self, Need};
 use crate::error::{Error, Result, quoted};
 use crate::fsio;
+use crate::guard;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

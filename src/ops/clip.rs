@@ -21,6 +21,7 @@ use super::sample_norm::{COLUMNS, gamma, up};
 use crate::kernel::{Real, elementwise};
 use ndarray::ArrayViewMut2;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 /// Norms are rounded up by this many units in the last place: 1.9e-6 of them in f32.
 pub const SLACK: f64 = 16.0;
@@ -37,30 +38,30 @@ pub fn underflow<F: Real>() -> f64 {
 }
 
 /// How a sample's norm becomes its factor.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
 pub enum ClipFunction {
-    /// `min(1, C / (n + 1e-6))`.
+    /// C / (n + 0.01): every gradient is scaled to nearly C
+    #[default]
+    Automatic,
+    /// min(1, C / n)
     Abadi,
-    /// `C / (n + gamma)`.
-    Automatic {
-        /// Keeps the factor of small gradients finite; 0.01 in the AUTO-S paper.
-        gamma: f64,
-    },
-    /// 1: nothing is clipped, and nothing bounds a sample's contribution.
+    /// 1: nothing bounds a record's contribution, so the result is NOT private
     None,
 }
 
-impl ClipFunction {
-    /// AUTO-S with its paper's gamma.
-    pub const AUTOMATIC: Self = Self::Automatic { gamma: 0.01 };
+/// Keeps the automatic factor of small gradients finite: that of the AUTO-S paper.
+pub const GAMMA: f64 = 0.01;
 
+impl ClipFunction {
     /// The factor of a sample of norm `norm` under the bound `bound`.
     pub fn factor(self, norm: f64, bound: f64) -> f64 {
         match self {
             Self::None => 1.0,
             _ if !norm.is_finite() => 0.0,
             Self::Abadi => (bound / (norm + 1e-6)).min(1.0),
-            Self::Automatic { gamma } => bound / (norm + gamma),
+            Self::Automatic => bound / (norm + GAMMA),
         }
     }
 }
@@ -153,7 +154,7 @@ mod tests {
             assert!((got - want).abs() < 1e-14, "{got}, not {want}");
         }
         let mut f = [9.0f64, 0.0];
-        factors(ClipFunction::AUTOMATIC, 1.5, &mut f);
+        factors(ClipFunction::Automatic, 1.5, &mut f);
         for (got, want) in f.iter().zip([1.5 / 3.01, 150.0]) {
             assert!((got / want - 1.0).abs() < 1e-14, "{got}, not {want}");
         }
@@ -169,7 +170,7 @@ mod tests {
             let g = noise::<f32>(1, 257, seed) * 10f32.powi(seed as i32 % 9 - 4);
             let norm = g.iter().map(|&g| g as f64 * g as f64).sum::<f64>().sqrt();
             for bound in [norm * 0.3, norm, norm * (1.0 + 1e-7), 1e-3, 1.0] {
-                for function in [ClipFunction::Abadi, ClipFunction::AUTOMATIC] {
+                for function in [ClipFunction::Abadi, ClipFunction::Automatic] {
                     let mut f = [g.iter().map(|g| g * g).sum::<f32>()];
                     factors(function, bound, &mut f);
                     let mut x = g.clone();
@@ -185,7 +186,7 @@ mod tests {
     fn a_gradient_that_is_not_finite_is_removed() {
         for bad in [f32::NAN, f32::INFINITY] {
             let mut f = [bad, 4.0];
-            factors(ClipFunction::AUTOMATIC, 1.0, &mut f);
+            factors(ClipFunction::Automatic, 1.0, &mut f);
             assert_eq!(f[0], 0.0);
             let mut x = noise::<f32>(3, 2, 1);
             x[[1, 0]] = bad;

@@ -223,7 +223,7 @@ mod tests {
         for seed in 0..300 {
             let scale = 10f64.powi(seed as i32 % 40 - 20);
             let v = noise::<f64>(1, 1 + (seed as usize * 37) % 700, seed) * scale;
-            for function in [ClipFunction::Abadi, ClipFunction::AUTOMATIC] {
+            for function in [ClipFunction::Abadi, ClipFunction::Automatic] {
                 let mut clipped = v.clone().into_raw_vec_and_offset().0;
                 let factor = clip(function, 1.0, &mut clipped);
                 // Sorted and compensated, so that the judge does not round.
@@ -240,7 +240,7 @@ mod tests {
         }
         for bad in [f64::NAN, f64::INFINITY, 1e200] {
             let mut v = [1.0, bad, 2.0];
-            assert_eq!(clip(ClipFunction::AUTOMATIC, 1.0, &mut v), 0.0);
+            assert_eq!(clip(ClipFunction::Automatic, 1.0, &mut v), 0.0);
             assert_eq!(v, [0.0; 3]);
             // Nor without clipping.
             let mut v = [1.0, bad, 2.0];

@@ -11,11 +11,12 @@
 //! ```
 
 use super::accountant::Accountant;
+use super::event::Sampler;
 use super::event::{Event, Fires};
 use super::guarantee::{Guarantee, Neighbours};
 use super::pld::Pld;
 use super::rdp::Rdp;
-use super::statement::{Claim, Released, Sampler, Statement};
+use super::statement::{Claim, Released, Statement};
 use crate::error::{Error, Result};
 use serde::Serialize;
 

@@ -3,6 +3,20 @@
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 
+/// How batches are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[serde(rename_all = "kebab-case")]
+pub enum Sampler {
+    /// Every record with probability s, independently.
+    #[default]
+    Poisson,
+    /// A fixed number of records without replacement, anew at each step.
+    Uniform,
+    /// Each epoch in a random order, cut into batches.
+    Shuffle,
+}
+
 /// So many steps, each releasing so many bits computed on one and the same batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]

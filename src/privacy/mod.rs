@@ -22,7 +22,7 @@ pub mod spectrum;
 pub mod statement;
 
 pub use accountant::{Accountant, Bounds};
-pub use event::{Event, Fires};
+pub use event::{Event, Fires, Sampler};
 pub use guarantee::{Guarantee, Neighbours};
 pub use pld::Pld;
 pub use rdp::Rdp;

@@ -15,7 +15,7 @@ use super::binomial;
 use super::curve::{Curve, Direction};
 use super::event::{Event, Step};
 use super::lattice::{Grid, LARGEST_LOSS, Lattice};
-use super::spectrum::{Found, Parts, Side, Window};
+use super::spectrum::{Parts, Root, Side, Window};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
 use rustfft::FftPlanner;
@@ -208,20 +208,20 @@ impl Aimed {
     fn upper(&self, log2: u32, core: i64, delta: f64) -> f64 {
         let (high, found) = self.bound(log2, core, delta, delta * (1.0 - RESERVE), Side::Upper);
         match found {
-            Found::At(e) | Found::Below(e) => e * (1.0 + 1e-12) + high.loss_rounding(),
-            Found::Above => f64::INFINITY,
+            Root::At(e) | Root::Below(e) => e * (1.0 + 1e-12) + high.loss_rounding(),
+            Root::Above => f64::INFINITY,
         }
     }
 
     fn lower(&self, log2: u32, core: i64, delta: f64) -> f64 {
         let (low, found) = self.bound(log2, core, delta, delta * (1.0 + RESERVE), Side::Lower);
         match found {
-            Found::At(e) => (e * (1.0 - 1e-12) - low.loss_rounding()).max(0.0),
-            Found::Below(_) | Found::Above => 0.0,
+            Root::At(e) => (e * (1.0 - 1e-12) - low.loss_rounding()).max(0.0),
+            Root::Below(_) | Root::Above => 0.0,
         }
     }
 
-    fn bound(&self, log2: u32, core: i64, delta: f64, target: f64, side: Side) -> (Parts, Found) {
+    fn bound(&self, log2: u32, core: i64, delta: f64, target: f64, side: Side) -> (Parts, Root) {
         let len = 1 << log2;
         let parts = press(&self.curves, Some(self.window.spacing(len)), core, delta, side);
         let found = parts.epsilon(&self.window, len, target, side, &mut FftPlanner::new());
@@ -261,8 +261,8 @@ fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32, planner: &mut Fft
         let len = 1 << shortest(&window, steps, 12.min(largest_log2), largest_log2);
         let parts = press(curves, Some(window.spacing(len)), core, delta, Side::Upper);
         let next = match parts.epsilon(&window, len, delta, Side::Upper, planner) {
-            Found::At(next) | Found::Below(next) => next,
-            Found::Above => break,
+            Root::At(next) | Root::Below(next) => next,
+            Root::Above => break,
         };
         window = narrowest(next, rough.tilt_for_mean(next, strongest * 1e-3, strongest));
         if (next - epsilon).abs() <= 0.2 * epsilon {
@@ -319,8 +319,8 @@ fn at_interval(
     room.range.0 -= window.width();
     let parts = press(curves, Some(h), 1 << 40, delta, Side::Upper);
     match parts.epsilon(&room, len, delta * (1.0 - RESERVE), Side::Upper, planner) {
-        Found::At(e) | Found::Below(e) => Ok(e + parts.loss_rounding()),
-        Found::Above => Ok(f64::INFINITY),
+        Root::At(e) | Root::Below(e) => Ok(e + parts.loss_rounding()),
+        Root::Above => Ok(f64::INFINITY),
     }
 }
 

@@ -53,7 +53,7 @@ pub enum Side {
 
 /// What a search for epsilon found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Found {
+pub enum Root {
     /// This epsilon.
     At(f64),
     /// Epsilon is below the window, which starts here.
@@ -134,19 +134,12 @@ impl Parts {
     /// The epsilon at which delta is `target`, never too small for [`Side::Upper`], never too large for [`Side::Lower`].
     ///
     /// `len` is the FFT's length; the lattices' spacing times `len` must be the window's width.
-    pub fn epsilon(
-        &self,
-        window: &Window,
-        len: usize,
-        target: f64,
-        side: Side,
-        planner: &mut FftPlanner<f64>,
-    ) -> Found {
+    pub fn epsilon(&self, window: &Window, len: usize, target: f64, side: Side, planner: &mut FftPlanner<f64>) -> Root {
         let h = self.parts[0].0.step;
         // Places beyond this are not whole numbers of f64 any more, and no epsilon there means anything.
         let farthest = (window.range.0.abs() + window.range.1.abs()) / h;
         if farthest > 1e15 || farthest.is_nan() {
-            return Found::Above;
+            return Root::Above;
         }
         let first = (window.range.0 / h).floor() as i64;
         let tilt = window.tilt;
@@ -181,20 +174,20 @@ impl Parts {
                 // Between lattice points delta is linear in e^ε.
                 return match before {
                     Some((_, after)) if delta.is_finite() => {
-                        Found::At((s + ((delta - target) / (delta - after) * h.exp_m1()).ln_1p()).max(0.0))
+                        Root::At((s + ((delta - target) / (delta - after) * h.exp_m1()).ln_1p()).max(0.0))
                     }
-                    Some((next, _)) => Found::At(if side == Side::Upper { next } else { s }.max(0.0)),
-                    None => Found::Above,
+                    Some((next, _)) => Root::At(if side == Side::Upper { next } else { s }.max(0.0)),
+                    None => Root::Above,
                 };
             }
             if s <= 0.0 {
-                return Found::At(0.0);
+                return Root::At(0.0);
             }
             before = Some((s, delta));
             let mass = law[(first + i as i64).rem_euclid(len as i64) as usize].re.max(0.0);
             tail = mass + decay_more * tail;
         }
-        Found::Below(place(0))
+        Root::Below(place(0))
     }
 
     /// The law of the tilted sum modulo `len`, a bound on the error of each entry, and one on ln(e^K).

@@ -13,7 +13,7 @@ mod compare;
 mod words;
 
 use super::accountant::Accountant;
-use super::event::Event;
+use super::event::{Event, Sampler};
 use super::guarantee::{Guarantee, Neighbours};
 use super::mi::Accounting;
 use super::pld::Pld;
@@ -42,20 +42,6 @@ pub const AUDITED: &str = "An audit was run (--audit): the files in audit/ are c
 /// What a run adds to what was not met if it was begun again after it had diverged.
 pub const RESTARTED: &str = "This run was begun again after one on the same records had diverged, with other settings (--restart-diverged): what \
                       that one released, and the choice made because of it, are not counted here.";
-
-/// How batches are drawn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-#[serde(rename_all = "kebab-case")]
-pub enum Sampler {
-    /// Every record with probability s, independently.
-    #[default]
-    Poisson,
-    /// A fixed number of records without replacement, anew at each step.
-    Uniform,
-    /// Each epoch in a random order, cut into batches.
-    Shuffle,
-}
 
 /// What left the boundary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -135,6 +135,9 @@ const GROUPS: &str = "A group is a few of the model's tensors. Now and then a gr
 batch's gradient g nothing leaves but whether it points along u or against it, one bit. The group then takes a small step along u, the way the bit says; \
 a whole run is its seed and its bits.";
 
+const PAPER: &str = "The method is that of David Zagardo, \u{201c}FERRET: Private Deep Learning Faster And Better Than DPSGD\u{201d}; what here differs \
+from it, and what was found beside its claims, is in the source's FINDINGS.md.";
+
 /// Mean and range over the seeds, on members and on others.
 fn perplexity(rows: &[Row]) -> String {
     let mut chart = BarChart::new(
@@ -209,14 +212,14 @@ pub fn page(rows: &[Row], about: &About, command: &str) -> Page {
     let first: Vec<&Outcome> = rows.iter().filter_map(|row| row.outcomes.first()).collect();
     let said = "One released bit, a batch of its own: the most it can tell about any one record, given all others, by how often it is flipped.";
     let facts = about.facts().into_iter().map(|(name, value)| {
-        let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let value = match value.as_u64() {
+            Some(count) => thousands(count),
+            None => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
+        };
         vec![name.replace('_', " ").into(), value.into()]
     });
     let facts = Table { caption: String::new(), titles: vec!["what".into(), "is".into()], rows: facts.collect() };
-    let links = [
-        ("The library's documentation", "https://docs.rs/ferret-engine"),
-        ("The crate", "https://crates.io/crates/ferret-engine"),
-    ];
+    let links = [("The library's documentation, with a guided tour", "https://docs.rs/ferret-engine")];
     let repeat = "All budgets, tables beside the paper's and verdicts: `ferret study --grid paper`. Other readings of the algorithm: `--grid readings`. The \
                   comparison at equal (eps, delta): `--grid true-dp`; at equal nats: `--grid equal-nats`.";
     Page {
@@ -247,6 +250,7 @@ pub fn page(rows: &[Row], about: &About, command: &str) -> Page {
                     Part::Table(facts),
                     Part::Code(command.into()),
                     Part::Prose(repeat.into()),
+                    Part::Prose(PAPER.into()),
                     Part::Data { name: "ferret-report.json".into(), json: data(rows, about) },
                     Part::Links(links.map(|(text, to)| (text.to_owned(), to.to_owned())).to_vec()),
                 ],

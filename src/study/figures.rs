@@ -2,6 +2,7 @@
 
 use super::arm::Outcome;
 use super::plot::{self, Axis, Bar, BarChart, Chart, Fired, Series};
+use super::table::thousands;
 use crate::privacy::mi;
 
 /// Every figure that the outcomes have data for, in the order of a report: what is learnt for what is given away first.
@@ -72,7 +73,7 @@ pub fn budget_lines(
 pub fn nats_a_bit(records: u64) -> String {
     let flips: Vec<f64> = (0..=80).map(|i| 1e-5 * (0.45_f64 / 1e-5).powf(f64::from(i) / 80.0)).collect();
     let batches = [1, 5, 50].into_iter().filter(|b| *b <= records);
-    let mut chart = Chart::new(format!("What a bit costs, {records} records"))
+    let mut chart = Chart::new(format!("What a bit costs, {} records", thousands(records)))
         .x(Axis::log("probability that a bit is flipped").range(flips[0], 0.45))
         .y(Axis::log("nats a bit"))
         .description(
@@ -146,7 +147,7 @@ pub fn roc(outcomes: &[&Outcome]) -> Vec<String> {
     }
     vec![
         plot::roc("ROC of the attack by loss", &curves, &[], None),
-        plot::roc("The same at low false-positive rates", &curves, &[], Some(1e-3)),
+        plot::roc("ROC at low false-positive rates", &curves, &[], Some(1e-3)),
     ]
 }
 

@@ -10,10 +10,10 @@ use crate::method::ferret_k;
 use crate::method::groups::{Grouping, Groups};
 use crate::model::ParamId;
 use crate::optim::{Route, Schedule, Silent};
+use crate::privacy::Sampler;
 use crate::privacy::calibrate;
 use crate::privacy::mi::Accounting;
 use crate::privacy::mi::planner::{Ask, USUAL_NOISE};
-use crate::privacy::statement::Sampler;
 use crate::rng::Direction;
 
 /// The paper's weight decay.
@@ -79,7 +79,7 @@ pub fn dpsgd(c: &Choices, eps: Option<f64>, delta: f64) -> Result<dense::Setting
     let privacy = dense::Privacy {
         noise_multiplier: 1.0,
         clip: 1.0,
-        clip_rule: dense::ClipRule::Automatic,
+        clip_rule: dense::ClipFunction::Automatic,
         clip_style: dense::ClipStyle::Flat,
         clip_groups: None,
     };

@@ -121,11 +121,7 @@ pub fn finding(rows: &[Row]) -> String {
             .map_or(String::new(), |o| o.guarantees.iter().map(|g| g.short()).collect::<Vec<_>>().join(", "));
         let spread = row.spread(|o| o.test_loss.exp());
         let about = with_spread(spread, digits(spread.mean));
-        if promised == "nothing" {
-            format!("{} {about}", row.name)
-        } else {
-            format!("{} {about} ({promised})", row.name)
-        }
+        if promised == "nothing" { about } else { format!("{about} ({promised})") }
     };
     let base = rows.iter().find(|r| r.learning_rate.is_none());
     let others = |row: &&Row| !private(row);
@@ -134,7 +130,7 @@ pub fn finding(rows: &[Row]) -> String {
     };
     let ferret = best(&|row| private(row) && row.name.starts_with("FERRET"));
     let beside = match ferret.filter(|f| f.name != first.name) {
-        Some(ferret) => format!(", of FERRET the best is {}", show(ferret)),
+        Some(ferret) => format!(", the best of FERRET ({}) reaches {}", ferret.name, show(ferret)),
         None => String::new(),
     };
     let auc = |row: &Row| row.spread(|o| o.attack.auc).mean;
@@ -142,9 +138,10 @@ pub fn finding(rows: &[Row]) -> String {
     let leak = rows.iter().filter(others).max_by(|a, b| auc(a).total_cmp(&auc(b)));
     let leak = leak.map_or(String::new(), |l| format!(" and {:.3} where records were {}", auc(l), l.name));
     format!(
-        "From perplexity {:.0}, the best private method reaches {}{beside}, and training without privacy {}; the attack's AUC is at most {most:.3} for \
-         the private ones{leak} (0.5 is chance).",
+        "From perplexity {:.0}, the best private method ({}) reaches {}{beside}, and training without privacy {}; the attack's AUC is at most \
+         {most:.3} for the private ones{leak} (0.5 is chance).",
         ppl(base),
+        first.name,
         show(first),
         show(open)
     )

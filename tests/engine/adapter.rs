@@ -7,7 +7,7 @@ use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::{Dense, Norms, PerSample, Sum};
 use ferret::kernel::Stored;
-use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
+use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Variant};
 use ferret::method::ferret::{Cuts, Engine, Settings, replay};
 use ferret::method::groups::{Grouping, Groups};
 use ferret::method::run::{GoOn, drive};
@@ -17,7 +17,7 @@ use ferret::model::checkpoint::{self, Opened, SaveOptions};
 use ferret::model::{Batch, Decoder, Layout, ParamId, Reduction, Weights};
 use ferret::ops::sample_norm::COLUMNS;
 use ferret::optim::{Route, Schedule};
-use ferret::privacy::statement::Sampler;
+use ferret::privacy::Sampler;
 use ferret::rng::Secret;
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
@@ -359,7 +359,7 @@ fn methods(base: &Weights) -> Vec<Method> {
     let privacy = Privacy {
         noise_multiplier: 1.0,
         clip: 1.0,
-        clip_rule: ClipRule::Automatic,
+        clip_rule: ClipFunction::Automatic,
         clip_style: ClipStyle::Flat,
         clip_groups: None,
     };

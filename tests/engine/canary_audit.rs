@@ -6,15 +6,15 @@ use ferret::audit::one_run::{OneRun, audit, coins};
 use ferret::backend::Cpu;
 use ferret::data::Example;
 use ferret::eval;
-use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy};
+use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy};
 use ferret::method::ferret::{BatchPer, Cuts, Payload, Release, Settings};
 use ferret::method::groups::{self, Groups};
 use ferret::method::run::{GoOn, drive};
 use ferret::method::{Method, Sensitive, Task, ferret_k};
 use ferret::model::{Decoder, Weights, checkpoint, init};
 use ferret::optim::{Route, Schedule};
+use ferret::privacy::Sampler;
 use ferret::privacy::event::Fires;
-use ferret::privacy::statement::Sampler;
 use ferret::privacy::{Accountant, Event, Pld, calibrate};
 use ferret::rng::Secret;
 
@@ -84,7 +84,7 @@ impl World {
             method: dense::Method::Dpsgd(Privacy {
                 noise_multiplier,
                 clip: 1.0,
-                clip_rule: ClipRule::Automatic,
+                clip_rule: ClipFunction::Automatic,
                 clip_style: ClipStyle::Flat,
                 clip_groups: None,
             }),
@@ -108,7 +108,7 @@ impl World {
     fn ferret_k(
         &self,
         noise_multiplier: f64,
-        (clip_rule, clip): (ClipRule, f64),
+        (clip_rule, clip): (ClipFunction, f64),
         batch: u64,
         steps: u32,
         seed: u64,
@@ -185,7 +185,7 @@ fn the_lower_limit_never_exceeds_the_accountants() {
         let found = world.audit(world.dpsgd(noise_multiplier, batch, steps, seed));
         println!("dpsgd, noise {noise_multiplier:.3}: {found:?}, accountant {bound:.3}");
         assert!(found.eps_lower <= bound, "dpsgd, seed {seed}: {found:?} above {bound}");
-        let found = world.audit(world.ferret_k(noise_multiplier, (ClipRule::Automatic, 1.0), batch, steps, seed));
+        let found = world.audit(world.ferret_k(noise_multiplier, (ClipFunction::Automatic, 1.0), batch, steps, seed));
         println!("ferret-k, noise {noise_multiplier:.3}: {found:?}, accountant {bound:.3}");
         assert!(found.eps_lower <= bound, "ferret-k, seed {seed}: {found:?} above {bound}");
     }
@@ -209,14 +209,14 @@ fn a_broken_mechanism_is_found_out() {
     let found = world.audit(world.dpsgd(0.0, 32, 160, 1));
     println!("dpsgd without noise: {found:?}");
     assert!(found.eps_lower > claimed, "{found:?}");
-    let found = world.audit(world.ferret_k(0.0, (ClipRule::Automatic, 1.0), 32, 160, 1));
+    let found = world.audit(world.ferret_k(0.0, (ClipFunction::Automatic, 1.0), 32, 160, 1));
     println!("ferret-k without noise: {found:?}");
     assert!(found.eps_lower > claimed, "{found:?}");
     // Noise that suffices for contributions of length C, added to sketches of any length.
     let rate = 32.0 / world.members().len() as f64;
     let noise_multiplier = calibrate::noise_multiplier(claimed, DELTA, rate, 160).unwrap().pld.upper;
     let of = |rule| world.audit(world.ferret_k(noise_multiplier, (rule, 1e-3), 32, 160, 1));
-    let (kept, found) = (of(ClipRule::Automatic), of(ClipRule::None));
+    let (kept, found) = (of(ClipFunction::Automatic), of(ClipFunction::None));
     println!("ferret-k, noise {noise_multiplier:.3}: clipped {kept:?}, not clipped {found:?}");
     assert!(kept.eps_lower <= claimed && found.eps_lower > claimed, "{kept:?} {found:?}");
 }

@@ -8,7 +8,7 @@ use crate::common::{Random, config, weights};
 #[cfg(feature = "gpu")]
 use ferret::backend::Gpu;
 use ferret::backend::{Backend, Cpu};
-use ferret::grad::{ClipFunction, Clipping, Norms, Style, Sum};
+use ferret::grad::{ClipFunction, Clipping, Norms, Partition, Sum};
 use ferret::model::{Batch, Config, Decoder, GradSink, Layout, ParamId, Reduction, Rows, Slot, Weights};
 use ferret::ops::Segments;
 
@@ -139,11 +139,11 @@ fn clippings(params: &[ParamId], bound: f64) -> Vec<(Clipping, Vec<Vec<ParamId>>
         .filter(|group| !group.is_empty())
         .collect();
     let mut all = Vec::new();
-    for function in [ClipFunction::Abadi, ClipFunction::AUTOMATIC] {
+    for function in [ClipFunction::Abadi, ClipFunction::Automatic] {
         for (style, groups) in [
-            (Style::Flat, vec![params.to_vec()]),
-            (Style::PerLayer, params.iter().map(|&p| vec![p]).collect()),
-            (Style::Groups(thirds.clone()), thirds.clone()),
+            (Partition::Flat, vec![params.to_vec()]),
+            (Partition::PerLayer, params.iter().map(|&p| vec![p]).collect()),
+            (Partition::Groups(thirds.clone()), thirds.clone()),
         ] {
             let what = format!("{function:?}, {style:?}");
             all.push((Clipping::new(function, style, bound).unwrap(), groups, what));

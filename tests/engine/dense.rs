@@ -6,11 +6,11 @@ use ferret::backend::{Backend, Cpu};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::method::dense::compress::{self, Address, BUCKET};
-use ferret::method::dense::{ClipRule, ClipStyle, Method, Privacy, Settings, State, Trainer, Variant};
+use ferret::method::dense::{ClipFunction, ClipStyle, Method, Privacy, Settings, State, Trainer, Variant};
 use ferret::method::{Run, Samples, Sensitive, Task};
 use ferret::model::{Config, Decoder, Reduction, Weights};
 use ferret::optim::{Route, Schedule};
-use ferret::privacy::statement::Sampler;
+use ferret::privacy::Sampler;
 use ferret::rng::{Domain, PublicStream, Secret};
 
 const N: u64 = 40;
@@ -26,7 +26,13 @@ fn records(config: &Config, count: usize, seed: u64) -> Vec<Example> {
 }
 
 fn privacy(noise_multiplier: f64, clip: f64) -> Privacy {
-    Privacy { noise_multiplier, clip, clip_rule: ClipRule::Automatic, clip_style: ClipStyle::Flat, clip_groups: None }
+    Privacy {
+        noise_multiplier,
+        clip,
+        clip_rule: ClipFunction::Automatic,
+        clip_style: ClipStyle::Flat,
+        clip_groups: None,
+    }
 }
 
 /// One step of `w -= update`: what is released can be read off the weights.
@@ -113,7 +119,7 @@ fn dpsgd_without_noise_and_with_a_huge_bound_is_the_sum_over_the_expected_batch_
     let base = weights(config(|_| ()), 7);
     let records = records(&base.config, N as usize, 1);
     for (style, groups) in [(ClipStyle::Flat, None), (ClipStyle::PerLayer, None), (ClipStyle::PerGroup, Some(3))] {
-        let p = Privacy { clip_rule: ClipRule::Abadi, clip_style: style, clip_groups: groups, ..privacy(0.0, 1e5) };
+        let p = Privacy { clip_rule: ClipFunction::Abadi, clip_style: style, clip_groups: groups, ..privacy(0.0, 1e5) };
         let s = settings(Method::Dpsgd(p), |_| ());
         let secret = Secret::insecure(3);
         let want: Vec<f64> = gradient_sum(&base, &records, &drawn(&s, &secret, 0)).iter().map(|g| g / 8.0).collect();
@@ -128,7 +134,7 @@ fn the_normaliser_is_the_expected_batch_size() {
     let one = Example::all(vec![3, 1, 4, 1, 5]);
     let records = vec![one; N as usize];
     let g = gradient_sum(&base, &records, &[0]);
-    let s = settings(Method::Dpsgd(Privacy { clip_rule: ClipRule::Abadi, ..privacy(0.0, 1e5) }), |_| ());
+    let s = settings(Method::Dpsgd(Privacy { clip_rule: ClipFunction::Abadi, ..privacy(0.0, 1e5) }), |_| ());
     let mut sizes = std::collections::HashSet::new();
     for seed in 0..8 {
         let secret = Secret::insecure(seed);
@@ -310,10 +316,10 @@ fn a_record_moves_a_step_by_at_most_the_bound() {
     let base = weights(config(|_| ()), 7);
     let all = records(&base.config, 6, 1);
     for (rule, style) in [
-        (ClipRule::Automatic, ClipStyle::Flat),
-        (ClipRule::Abadi, ClipStyle::Flat),
-        (ClipRule::Automatic, ClipStyle::PerLayer),
-        (ClipRule::Abadi, ClipStyle::PerGroup),
+        (ClipFunction::Automatic, ClipStyle::Flat),
+        (ClipFunction::Abadi, ClipStyle::Flat),
+        (ClipFunction::Automatic, ClipStyle::PerLayer),
+        (ClipFunction::Abadi, ClipStyle::PerGroup),
     ] {
         let clip = 0.75;
         let p = Privacy { clip_rule: rule, clip_style: style, ..privacy(0.0, clip) };

@@ -11,7 +11,7 @@ use ferret::method::ferret::{
 use ferret::method::{Run, Samples, Sensitive, Task};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::{Route, Silent};
-use ferret::privacy::statement::Sampler;
+use ferret::privacy::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret, coin};
 
 /// Random records for `config`, some of them too short to have a target.

@@ -4,7 +4,7 @@ use crate::common::{Random, config, in_pool, weights};
 use ferret::backend::Cpu;
 use ferret::data::{Example, batches};
 use ferret::grad::PerSample;
-use ferret::method::dense::ClipRule;
+use ferret::method::dense::ClipFunction;
 use ferret::method::ferret_k::{Plan, Release, Releases, Settings, Trainer, Transcript, replay};
 use ferret::method::{Run, Samples, Sensitive, Task};
 use ferret::model::{Config, Decoder, Reduction, Weights, checkpoint};
@@ -94,7 +94,7 @@ fn sketched(base: &Weights, sketch: &StepSketch, records: &[&Example]) -> Vec<Ve
 }
 
 fn clipped(s: &Settings, mut v: Vec<f64>) -> Vec<f64> {
-    clip(s.clip_function(), s.clip, &mut v);
+    clip(s.clip_rule, s.clip, &mut v);
     v
 }
 
@@ -201,7 +201,7 @@ fn training_replay_and_the_definition_agree_to_the_bit() {
 fn a_release_is_its_definition() {
     let (base, records, secret) = (weights(shape(), 1), records(40, 2), Secret::insecure(9));
     for release in [Release::Sign, Release::Scalar] {
-        for clip_rule in [ClipRule::Automatic, ClipRule::Abadi] {
+        for clip_rule in [ClipFunction::Automatic, ClipFunction::Abadi] {
             for clip in [1.0, 0.3] {
                 let s = settings(|s| (s.release, s.clip_rule, s.clip) = (release, clip_rule, clip));
                 let sketch = Plan::new(&base.layout, &s).unwrap().sketch(0);
@@ -307,15 +307,15 @@ fn what_one_record_can_do_is_bounded() {
         if one[0].ids.len() < 2 {
             continue;
         }
-        for rule in [ClipRule::Automatic, ClipRule::Abadi] {
+        for rule in [ClipFunction::Automatic, ClipFunction::Abadi] {
             // In units of C: whatever C is, a record counts 1.
             for clip in [1.0, 0.2, 7.0] {
                 let moved = length(&first(&base, &quiet(&|s| (s.clip_rule, s.clip) = (rule, clip)), &one));
                 assert!(moved <= 1.0 + slack, "{rule:?}, {clip}: {moved}");
-                assert!(rule == ClipRule::Abadi || moved > 0.8, "{rule:?}, {clip}: {moved}");
+                assert!(rule == ClipFunction::Abadi || moved > 0.8, "{rule:?}, {clip}: {moved}");
             }
         }
-        let open = length(&first(&base, &quiet(&|s| s.clip_rule = ClipRule::None), &one));
+        let open = length(&first(&base, &quiet(&|s| s.clip_rule = ClipFunction::None), &one));
         assert!(open > 1.5, "the test needs gradients above the bound: {open}");
     }
     // A record of one token has no target, and its gradient is 0: the coin decides, and nothing else.

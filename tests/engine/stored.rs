@@ -4,14 +4,14 @@ use crate::common::{Random, config, weights};
 use ferret::backend::Cpu;
 use ferret::data::Example;
 use ferret::kernel::{Scalars, Stored};
-use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
+use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Variant};
 use ferret::method::ferret::{Cuts, Engine, Settings, Transcript, replay};
 use ferret::method::run::{GoOn, drive};
 use ferret::method::{Method, Record, Sensitive, Task, Tune};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::{Config, Weights};
 use ferret::optim::{Route, Schedule};
-use ferret::privacy::statement::Sampler;
+use ferret::privacy::Sampler;
 use ferret::rng::Secret;
 use half::{bf16, f16};
 
@@ -98,7 +98,7 @@ fn training_from_stored_weights_gives_the_bits_of_widened_ones() {
     let privacy = Privacy {
         noise_multiplier: 1.0,
         clip: 1.0,
-        clip_rule: ClipRule::Automatic,
+        clip_rule: ClipFunction::Automatic,
         clip_style: ClipStyle::Flat,
         clip_groups: None,
     };

@@ -5,7 +5,7 @@ use crate::common::{Random, config, weights};
 use ferret::backend::Cpu;
 use ferret::data::{Example, batches};
 use ferret::grad::PerSample;
-use ferret::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
+use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Variant};
 use ferret::method::ferret::{Cuts, Engine, Payload, Releases, Settings, replay, sign_or_coin};
 use ferret::method::groups::{Grouping, Groups};
 use ferret::method::run::{GoOn, drive};
@@ -13,7 +13,7 @@ use ferret::method::{Method, Record, Samples, Sensitive, Task, Tune};
 use ferret::model::family::Preset;
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::{Route, Schedule, Silent};
-use ferret::privacy::statement::Sampler;
+use ferret::privacy::Sampler;
 use ferret::rng::{DirectionStream, Secret, coin};
 use std::path::Path;
 
@@ -81,7 +81,7 @@ fn ferret(base: &Weights, words: &str, size: usize) -> Settings {
 
 /// DPSGD without noise, which shows what was clipped to what.
 fn clipped(style: ClipStyle) -> dense::Method {
-    let clip_rule = ClipRule::Abadi;
+    let clip_rule = ClipFunction::Abadi;
     dense::Method::Dpsgd(Privacy { noise_multiplier: 0.0, clip: 0.05, clip_rule, clip_style: style, clip_groups: None })
 }
 
@@ -153,7 +153,7 @@ fn frozen_tensors_keep_their_bits_under_every_method() {
     let privacy = Privacy {
         noise_multiplier: 1.0,
         clip: 1.0,
-        clip_rule: ClipRule::Automatic,
+        clip_rule: ClipFunction::Automatic,
         clip_style: ClipStyle::PerGroup,
         clip_groups: None,
     };

@@ -2,7 +2,7 @@
 
 use crate::{compare, gpus};
 use ferret::backend::{Backend, Cpu, Gpu, Memory};
-use ferret::grad::{ClipFunction, Clipping, Dense, GroupDirection, GroupDot, Norms, PerSample, Style, Sum};
+use ferret::grad::{ClipFunction, Clipping, Dense, GroupDirection, GroupDot, Norms, Partition, PerSample, Sum};
 use ferret::model::{Activation, Batch, Decoder, Layout, Mlp, ParamId, Reduction, Weights, checkpoint};
 use ferret::ops::sample_norm::COLUMNS;
 use ferret::rng::{Direction, DirectionStream};
@@ -166,7 +166,7 @@ fn clipped_sums_agree_with_pytorch() {
     for gpu in gpus() {
         let decoder = Decoder::new(gpu.clone(), tiny()).unwrap();
         for (function, bound, prefix) in
-            [(ClipFunction::Abadi, bound, "clip_sum_abadi."), (ClipFunction::AUTOMATIC, 1.0, "clip_sum_automatic.")]
+            [(ClipFunction::Abadi, bound, "clip_sum_abadi."), (ClipFunction::Automatic, 1.0, "clip_sum_automatic.")]
         {
             let mut norms = Norms::new(gpu, &decoder.layout, 3, |_| true);
             decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut norms);
@@ -177,7 +177,7 @@ fn clipped_sums_agree_with_pytorch() {
                 let want = expected["per_sample_grad_norm"][i].as_f64().unwrap();
                 assert!((norm / want - 1.0).abs() < 1e-5, "sample {i}: norm {norm}, not {want}");
             }
-            let factors = Clipping::new(function, Style::Flat, bound).unwrap().factors(gpu, &norms).unwrap();
+            let factors = Clipping::new(function, Partition::Flat, bound).unwrap().factors(gpu, &norms).unwrap();
             let mut sum = Sum::new(gpu, &decoder.layout, |_| true);
             norms.clipped_sum(gpu, &factors, &mut sum);
             let grads: Vec<Vec<f32>> =

@@ -71,7 +71,7 @@ fn sample_norms_of_embeddings() {
 #[test]
 fn clipping() {
     let segments = Segments::from_lengths([5, 0, 1, 300]);
-    for function in [ClipFunction::Abadi, ClipFunction::AUTOMATIC, ClipFunction::None] {
+    for function in [ClipFunction::Abadi, ClipFunction::Automatic, ClipFunction::None] {
         parity!(
             1e-5,
             |b| {

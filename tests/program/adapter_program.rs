@@ -25,7 +25,8 @@ fn home() -> tempfile::TempDir {
     home
 }
 
-const TRAIN: &str = "train --model BASE --data records.jsonl --batch 6 --learning-rate 1e-2 --threads 1 --quiet --json";
+const TRAIN: &str =
+    "train -e1 --model BASE --data records.jsonl --batch 6 --learning-rate 1e-2 --threads 1 --quiet --json";
 
 fn loss(home: &Path, model: &str) -> f64 {
     told(home, &format!("eval {model} --data records.jsonl --quiet --json"))["loss"].as_f64().unwrap()

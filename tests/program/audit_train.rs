@@ -26,7 +26,7 @@ fn words(text: &str) -> Vec<&str> {
 
 fn train(dir: &Path, method: &str, out: &str, more: &str) -> std::process::Output {
     let mut command = ferret(dir);
-    command.args(["train", "--method", method, "--data", "in.jsonl", "--out", out, "--model"]).arg(tiny());
+    command.args(["train", "-e1", "--method", method, "--data", "in.jsonl", "--out", out, "--model"]).arg(tiny());
     command.args(words(more)).output().unwrap()
 }
 

@@ -1,7 +1,8 @@
 //! Several runs on the same records: their statements composed.
 
+use ferret::privacy::Sampler;
 use ferret::privacy::compose::{Composed, compose};
-use ferret::privacy::statement::{Circumstances, Released, Sampler};
+use ferret::privacy::statement::{Circumstances, Released};
 use ferret::privacy::{Accountant, Event, Fires, Guarantee, Neighbours, Pld, Rdp, Statement};
 use std::path::{Path, PathBuf};
 use std::process::Command;

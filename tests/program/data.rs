@@ -289,6 +289,7 @@ fn a_run_by_user_promises_about_users() {
     let train = |out: &str, more: &[&str]| {
         let ask = [
             "train",
+            "-e1",
             "--method",
             "dpsgd",
             "--noise-multiplier",

@@ -58,7 +58,8 @@ fn every_verb_works_on_every_family() {
         .enumerate()
         {
             let (out, again) = (at(&format!("ferret-{i}")), at(&format!("again-{i}")));
-            let mut args = vec!["train", "--method", "ferret-max", "--model", model, "--data", data, "--out", &out];
+            let mut args =
+                vec!["train", "-e1", "--method", "ferret-max", "--model", model, "--data", data, "--out", &out];
             args.extend(["--epsilon", "4", "--epochs", "2", "--batch", "6", "--learning-rate", "1e-3", "--json"]);
             args.extend(extra);
             assert!(ok(&args)["bits"].as_u64().unwrap() > 0, "{}, {extra:?}", fixture.0);
@@ -70,7 +71,7 @@ fn every_verb_works_on_every_family() {
             assert!(ferret(&["verify", &out, "--base", model]).status.success(), "{}", fixture.0);
         }
         let out = at("dpsgd");
-        let mut args = vec!["train", "--method", "dpsgd", "--model", model, "--data", data, "--out", &out];
+        let mut args = vec!["train", "-e1", "--method", "dpsgd", "--model", model, "--data", data, "--out", &out];
         args.extend([
             "--dp-epsilon",
             "8",

@@ -7,13 +7,13 @@ use crate::common::Random;
 use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
-use ferret::method::dense::{self, ClipRule, ClipStyle, Method, Privacy, State, Variant};
+use ferret::method::dense::{self, ClipFunction, ClipStyle, Method, Privacy, State, Variant};
 use ferret::method::ferret::{self as fe, Cuts, Engine, Payload, Releases, Replayer, Transcript};
 use ferret::method::{Run, Samples, Sensitive, Task};
 use ferret::model::generate::{Sampling, generate};
 use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::{Route, Schedule, Silent};
-use ferret::privacy::statement::Sampler;
+use ferret::privacy::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -213,7 +213,7 @@ fn a_step_allocates_nothing_and_is_few_submissions() {
 }
 
 fn privacy(noise_multiplier: f64) -> Privacy {
-    let (clip_rule, clip_style) = (ClipRule::Abadi, ClipStyle::Flat);
+    let (clip_rule, clip_style) = (ClipFunction::Abadi, ClipStyle::Flat);
     Privacy { noise_multiplier, clip: 0.5, clip_rule, clip_style, clip_groups: None }
 }
 
@@ -421,7 +421,8 @@ fn the_program_trains_on_the_gpu() {
     for (method, extra) in runs {
         let out = dir.path().join(method);
         let out = out.to_str().unwrap();
-        let mut args = vec!["train", "--method", method, "--model", &model, "--data", &data, "--out", out, "--json"];
+        let mut args =
+            vec!["train", "-e1", "--method", method, "--model", &model, "--data", &data, "--out", out, "--json"];
         args.extend(["--batch", "6", "--epochs", "2", "--device", "gpu", "--insecure-seed", "1", "--eval-data", &data]);
         args.extend(extra);
         let (summary, stderr) = ok(ferret(&args));

@@ -256,3 +256,50 @@ fn plans_of_a_billion_bits_take_a_moment() {
         assert!(begun.elapsed().as_secs_f64() < 10.0, "{args}: {:?}", begun.elapsed());
     }
 }
+
+#[test]
+fn methods_without_a_budget_are_planned_and_promise_nothing() {
+    for method in ["nonprivate", "signsgd", "qsgd"] {
+        let plan = json(&format!("plan --method {method} {PAPER} --model preset:tiny"));
+        assert_eq!((plan["steps"].as_u64(), plan["record_gradients"].as_u64()), (Some(1000), Some(50_000)));
+        assert_eq!(plan["private"], false);
+        let text = String::from_utf8(ferret(&format!("plan --method {method} {PAPER}")).stdout).unwrap();
+        assert!(text.contains("promises nothing") && text.contains("50,000, on average"), "{text}");
+        refused(&format!("plan --method {method} {PAPER} --dp-epsilon 1"), "has no budget");
+    }
+    let bits =
+        |method: &str| json(&format!("plan --method {method} {PAPER} --model preset:tiny"))["bits_per_update"].clone();
+    assert_eq!(bits("nonprivate").as_u64().unwrap(), 32 * bits("signsgd").as_u64().unwrap());
+    refused(&format!("plan --method sgd {PAPER}"), "nonprivate, signsgd, qsgd");
+}
+
+#[test]
+fn a_plan_of_records_takes_every_flag_of_train_and_says_what_train_will() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    for (i, line) in [
+        "--method ferret-2 --epsilon 1 --epochs 2 --batch 4 --sampler uniform --accounting exact --seed 3 --weight-decay 0",
+        "--method dpsgd --dp-epsilon 2 --batch 4 --epochs 1 --max-steps 5 --clipping per-layer --schedule linear --checkpoint-every 3",
+        "--method ferret-k --dp-epsilon 2 --batch 4 --epochs 1 --bits-per-step 64 --insecure-seed 1",
+        "--method signsgd --variant majority-vote --batch 4 --epochs 1",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let line = format!("{line} --model embedded --data embedded:train:24 -q");
+        let plan = json(&format!("plan {line}"));
+        let mut train = json(&format!("train {line} --out {}", at(&i.to_string())));
+        assert_eq!((plan["out"].clone(), plan["seconds"].clone()), (Value::Null, Value::Null));
+        for key in ["out", "seconds"] {
+            train[key] = Value::Null;
+        }
+        train["record_gradients"] = plan["record_gradients"].clone();
+        assert_eq!(plan, train, "{line}");
+        // A folder that is named is not touched.
+        let out = at(&format!("planned-{i}"));
+        let text = String::from_utf8(ferret(&format!("plan {line} --out {out}")).stdout).unwrap();
+        assert!(text.starts_with("planned, and nothing is trained") && text.contains("learning rate"), "{text}");
+        assert!(!std::path::Path::new(&out).exists());
+    }
+    refused("train --method nonprivate --model embedded --data embedded", "--out");
+}

@@ -54,3 +54,34 @@ fn a_terminal_sees_a_bar_with_rate_and_estimate_unless_quiet() {
         assert!(!seen.contains(" left") && !seen.contains('\u{1b}'), "{line}: {seen:?}");
     }
 }
+
+/// What stands beside the bar of a run: of a method that hides nothing its loss; of the others what follows from settings and seed.
+#[test]
+fn beside_the_bar_stands_what_may_be_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    for (i, (line, shows)) in [
+        ("--method nonprivate", "; loss "),
+        ("--method qsgd", "; loss "),
+        ("--method dpsgd --dp-epsilon 1", ", 1e-5)-DP so far"),
+        ("--method ferret-max --epsilon 1", " of 8 bits"),
+        ("--method ferret-k --dp-epsilon 1 --bits-per-step 64", " bits"),
+        // Sampling is known, so nothing is promised on the way either.
+        ("--method dpsgd --dp-epsilon 1 --insecure-seed 1", " left"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let out = dir.path().join(i.to_string());
+        let line = format!(
+            "train {line} --model embedded --data embedded:train:120 --batch 20 --epochs 2 --out {}",
+            out.display()
+        );
+        let Some(seen) = on_terminal(&line) else {
+            eprintln!("skipped: there is no `script` to make a terminal");
+            return;
+        };
+        assert!(seen.contains(shows), "{line}: {seen:?}");
+        assert_eq!(seen.contains("loss"), shows.contains("loss"), "{line}: {seen:?}");
+        assert_eq!(seen.contains("so far"), shows.contains("so far"), "{line}: {seen:?}");
+    }
+}

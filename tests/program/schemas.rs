@@ -155,6 +155,14 @@ fn what_the_verbs_print_is_of_their_schemas() {
         ),
         ("plan", format!("plan --method dpsgd --dp-epsilon 0.5 {plan} --model {tiny} --ranks 4 -q")),
         ("plan", "plan --nats 1 --records 1000 --epochs 1 -q".to_owned()),
+        ("plan", format!("plan --method nonprivate {plan} -q")),
+        ("plan", format!("plan --method qsgd {plan} --model {tiny} --ranks 4 -q")),
+        ("train", format!("plan --method dpsgd -m {tiny} -d r.jsonl --dp-epsilon 2 --batch 6 -q --clipping per-layer")),
+        ("train", format!("train --method ferret-k -m {tiny} -d r.jsonl --dp-epsilon 2 --batch 6 -o k -q")),
+        (
+            "train",
+            format!("train --method ferret-k -m {tiny} -d r.jsonl --dp-epsilon 2 --batch 6 --dry-run --release scalar"),
+        ),
         (
             "account",
             "account --mechanism gaussian --sampling-rate 0.005 --steps 100 --sigma 1 --delta 1e-5 -q".to_owned(),

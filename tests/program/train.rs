@@ -32,7 +32,7 @@ fn some_records(dir: &Path, name: &str, seed: u64) -> PathBuf {
 /// `ferret train` with the arguments that every test shares.
 fn train(data: &Path, out: &Path, extra: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
-    command.args(["train", "--method", "ferret-max", "--model", &base(), "--data", data.to_str().unwrap()]);
+    command.args(["train", "-e1", "--method", "ferret-max", "--model", &base(), "--data", data.to_str().unwrap()]);
     command.args(["--out", out.to_str().unwrap(), "--epsilon", "20", "--epochs", "5", "--batch", "10"]);
     command.args(["--learning-rate", "1e-3", "--threads", "1", "--json"]).args(extra);
     command

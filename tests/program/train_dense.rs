@@ -35,7 +35,7 @@ fn some_records(dir: &Path, name: &str, count: usize, seed: u64) -> PathBuf {
 /// Arguments for a run into `out`, with others after them.
 fn args(data: &Path, out: &Path, method: &str, more: &str) -> Vec<String> {
     let mut all: Vec<String> =
-        ["train", "--method", method, "--model", &tiny(), "--data", data.to_str().unwrap(), "--json"]
+        ["train", "-e1", "--method", method, "--model", &tiny(), "--data", data.to_str().unwrap(), "--json"]
             .map(String::from)
             .to_vec();
     all.extend(["--out".into(), out.to_str().unwrap().into()]);

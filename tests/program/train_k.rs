@@ -25,7 +25,7 @@ fn records(dir: &Path, name: &str, stride: usize) -> PathBuf {
 
 fn train(method: &str, data: &Path, out: &Path, extra: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
-    command.args(["train", "--method", method, "--model", &base(), "--data", data.to_str().unwrap()]);
+    command.args(["train", "-e1", "--method", method, "--model", &base(), "--data", data.to_str().unwrap()]);
     command.args(["--out", out.to_str().unwrap(), "--epochs", "2", "--batch", "10", "--threads", "1", "--json"]);
     command.args(extra);
     command

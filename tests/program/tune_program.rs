@@ -20,7 +20,7 @@ fn begin<'a>(home: &Path, out: &'a str, extra: &[&'a str]) -> Vec<String> {
         .map(|i| json!({"tokens": (0..6).map(|j| (7 * i + 3 * j) % 101).collect::<Vec<_>>()}).to_string())
         .collect();
     std::fs::write(home.join("records.jsonl"), lines.join("\n")).unwrap();
-    let mut args = vec!["train", "--model", tiny().to_str().unwrap(), "--data", "records.jsonl", "--out", out]
+    let mut args = vec!["train", "-e1", "--model", tiny().to_str().unwrap(), "--data", "records.jsonl", "--out", out]
         .into_iter()
         .map(String::from)
         .collect::<Vec<_>>();

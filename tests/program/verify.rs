@@ -34,7 +34,7 @@ fn train(home: &Path, name: &str, extra: &[&str]) -> PathBuf {
         .collect();
     std::fs::write(&data, lines.join("\n")).unwrap();
     let base = base();
-    let mut args = vec!["train", "--model", at(&base), "--data", at(&data), "--out", at(&out)];
+    let mut args = vec!["train", "-e1", "--model", at(&base), "--data", at(&data), "--out", at(&out)];
     args.extend(["--batch", "6", "--epochs", "3", "--learning-rate", "1e-3", "--threads", "1", "--quiet"]);
     args.extend(extra);
     let output = ferret(&args);

@@ -113,7 +113,7 @@ fn records(dir: &Path) {
 
 fn train(dir: &Path, out: &str, more: &str) -> Value {
     let mut command = ferret(dir);
-    command.args(["train", "-m"]).arg(tiny()).args(["-d", "records.jsonl", "-o", out, "-q", "--json"]);
+    command.args(["train", "-e1", "-m"]).arg(tiny()).args(["-d", "records.jsonl", "-o", out, "-q", "--json"]);
     let output = command.args(more.split_whitespace()).output().unwrap();
     assert!(output.status.success(), "{more}: {}", stderr(&output));
     serde_json::from_slice(&output.stdout).unwrap()
@@ -169,7 +169,15 @@ fn the_learning_rate_of_a_run_is_told() {
     assert!((5e-4..2e-2).contains(&rate), "{rate}");
     assert_eq!(train(dir.path(), "b", "--method nonprivate --learning-rate 3e-4")["learning_rate"], 3e-4);
     let mut command = ferret(dir.path());
-    command.args(["train", "-m"]).arg(tiny()).args(["-d", "records.jsonl", "-o", "c", "-q", "--method", "nonprivate"]);
+    command.args(["train", "-e1", "-m"]).arg(tiny()).args([
+        "-d",
+        "records.jsonl",
+        "-o",
+        "c",
+        "-q",
+        "--method",
+        "nonprivate",
+    ]);
     let output = command.output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("learning rate 2e-3"), "{output:?}");
 }
@@ -216,6 +224,18 @@ fn arrays_and_compressed_records_are_the_same_records() {
     let refused = eval("wrong.json");
     assert_refused("no record", &refused, &["wrong.json", "record 2"]);
     assert!(!stderr(&refused).contains("secret") && !stderr(&refused).contains('7'), "{}", stderr(&refused));
+}
+
+#[cfg(not(feature = "formats"))]
+#[test]
+fn a_build_without_a_format_names_the_feature_that_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.jsonl.zst", "a.parquet"] {
+        let eval = || ferret(dir.path()).args(["eval", "-m"]).arg(tiny()).args(["-d", name]).output().unwrap();
+        assert_refused("not there", &eval(), &[name, "No such file"]);
+        std::fs::write(dir.path().join(name), "PAR1").unwrap();
+        assert_refused("without", &eval(), &[name, "the feature `formats`"]);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::params::{Clip, SampleNorm};
 use super::rows::{Empty, LANES, columns, row_dots, same_ids};
 use super::tensor::{Tensor, Window};
 use crate::ops::Segments;
-use crate::ops::clip::{ClipFunction, underflow};
+use crate::ops::clip::{ClipFunction, GAMMA, underflow};
 use crate::ops::sample_norm::COLUMNS;
 use std::ops::Range;
 
@@ -333,7 +333,7 @@ pub(super) fn bounds(c: &Context, norms: &Tensor, squares: &Tensor) {
 pub(super) fn factors(c: &Context, function: ClipFunction, bound: f64, squares: &Tensor) {
     let (kind, gamma) = match function {
         ClipFunction::Abadi => (0, 1e-6 + underflow::<f32>()),
-        ClipFunction::Automatic { gamma } => (1, gamma + underflow::<f32>()),
+        ClipFunction::Automatic => (1, GAMMA + underflow::<f32>()),
         ClipFunction::None => (2, 0.0),
     };
     let up = 1.0 + SLACK * f32::EPSILON as f64;

@@ -5,10 +5,10 @@ mod answer;
 use super::common::working;
 use crate::error::{Error, Result};
 use crate::fsio;
+use crate::privacy::Sampler;
 use crate::privacy::calibrate::{self, Settings};
 use crate::privacy::guarantee::{Neighbours, number};
 use crate::privacy::mi::{self, batch};
-use crate::privacy::statement::Sampler;
 use crate::privacy::{Accountant, Event, Fires, Pld, Rdp};
 use answer::{Answer, equation_12, finite};
 use serde_json::json;
@@ -108,7 +108,7 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Run the verb.
+/// Answer for one mechanism, or compose several.
 pub fn run(args: Args) -> Result<()> {
     if args.paper_eq12 {
         return equation_12(args.fire_probability, args.json);

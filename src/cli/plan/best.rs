@@ -4,10 +4,10 @@ use super::Args;
 use crate::cli::common::working;
 use crate::error::Result;
 use crate::fsio;
+use crate::privacy::Sampler;
 use crate::privacy::guarantee::{Neighbours, number, up};
 use crate::privacy::mi::planner::{Ask, Choice, Dense, Limit};
 use crate::privacy::mi::{self, Accounting, bits};
-use crate::privacy::statement::Sampler;
 use serde_json::json;
 
 /// Plan without a method: find what to run.

@@ -4,19 +4,21 @@ mod best;
 mod exchange;
 mod headroom;
 mod run;
+mod whole;
 
-use super::common::{TuneArgs, grouping, progress, working};
+use super::common::{TuneArgs, grouping, progress};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::method::groups::{Grouping, Groups};
+use crate::method::{dense, list};
 use crate::model::checkpoint;
-use crate::privacy::guarantee::{Neighbours, number, up};
+use crate::privacy::guarantee::{number, up};
 use crate::privacy::mi::planner::USUAL_NOISE;
 use crate::privacy::mi::{self, Accounting, Plan, Request, bits};
-use crate::privacy::statement::Sampler;
-use crate::privacy::{Accountant, Event, Fires, Pld, calibrate};
+use crate::privacy::{Accountant, Event, Fires, Pld};
 use exchange::Sums;
 use serde_json::json;
+use std::ffi::OsString;
 
 /// What a private run will release and spend, before it starts.
 ///
@@ -24,17 +26,20 @@ use serde_json::json;
 /// buys; dpsgd, dp-signsgd and ferret-k have an (epsilon, delta) (--dp-epsilon), and the plan shows the noise it needs. Steps are
 /// epochs times ceil(records / batch). Without a method, give --nats, --dp-epsilon or both: the best batch, bits a batch and flip rate are found, with the command to run.
 /// Nats are about one record given all others; copies of a record add up.
+/// With --data FILE in place of --records, every flag of `train` is taken, and the plan is of that very run: `train --dry-run`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   ferret plan --method ferret-max --epsilon 0.5 --records 10000 --batch 50 --epochs 5 --model openai-community/gpt2
   ferret plan --method ferret-2 --epsilon 0.5 --records 10000 --batch 50 --epochs 5 --group-count 2 --json
   ferret plan --method dpsgd --dp-epsilon 0.5 --delta 1e-5 --records 10000 --batch 50 --epochs 5
   ferret plan --method ferret-k --dp-epsilon 1 --delta 1e-5 --records 10000 --batch 50 --epochs 5
+  ferret plan --method nonprivate --records 10000 --batch 50 --epochs 5 --model openai-community/gpt2
+  ferret plan --method dpsgd --dp-epsilon 1 --model my-model --data records.jsonl --batch 50 --clipping per-layer
   ferret plan --nats 1 --records 10000 --epochs 3
   ferret plan --nats 1 --dp-epsilon 1 --delta 1e-5 --records 10000 --epochs 3")]
 pub struct Args {
-    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret, ferret-k, dpsgd or dp-signsgd; without one the best run is
-    /// looked for
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret, ferret-k, dpsgd, dp-signsgd, nonprivate, signsgd or qsgd; without
+    /// one the best run is looked for
     #[arg(long, required_unless_present_any = ["nats", "dp_epsilon"], requires = "batch")]
     method: Option<String>,
     /// FERRET: budget in nats of mutual information, as in `train`; the same as --nats
@@ -94,7 +99,20 @@ pub struct Args {
     quiet: bool,
 }
 
-/// Run the verb.
+/// `arguments`; or, where they are of `plan` and name records, those of the `train` that they plan.
+pub(super) fn expand(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_data = |a: &OsString| {
+        let a = a.to_string_lossy();
+        a == "--data" || a.starts_with("--data=") || a.starts_with("-d")
+    };
+    if arguments.get(1).is_some_and(|verb| verb == "plan") && arguments.iter().any(is_data) {
+        arguments[1] = "train".into();
+        arguments.push("--dry-run".into());
+    }
+    arguments
+}
+
+/// Tell what the asked-for run, or the best one, releases and spends.
 pub fn run(args: Args) -> Result<()> {
     let (Some(method), Some(batch)) = (args.method.as_deref(), args.batch) else {
         return best::run(&args);
@@ -102,7 +120,7 @@ pub fn run(args: Args) -> Result<()> {
     match method {
         "dpsgd" | "dp-signsgd" | "ferret-k" => {
             if let Some(noise) = args.noise_multiplier {
-                return with_noise(&args, method, noise, batch);
+                return whole::with_noise(&args, method, noise, batch);
             }
             // Scripts of earlier versions say --epsilon.
             let epsilon = args.dp_epsilon.or(args.epsilon);
@@ -111,7 +129,7 @@ pub fn run(args: Args) -> Result<()> {
                     "--method {method} is planned by --dp-epsilon and --delta: give both"
                 )));
             };
-            noised(&args, method, epsilon, batch)
+            whole::noised(&args, method, epsilon, batch)
         }
         name if name == "ferret" || Grouping::of_method(name).is_some() => {
             match (args.nats.or(args.epsilon), args.dp_epsilon) {
@@ -122,104 +140,11 @@ pub fn run(args: Args) -> Result<()> {
                 ))),
             }
         }
-        "nonprivate" | "signsgd" | "qsgd" => {
-            Err(Error::Usage(format!("{method} has no privacy budget, so there is nothing to plan")))
-        }
-        other => Err(Error::Usage(format!(
-            "--method {other:?}: expected ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret, ferret-k, dpsgd or \
-             dp-signsgd"
-        ))),
+        "nonprivate" => whole::open(&args, dense::Method::Nonprivate, batch),
+        "signsgd" => whole::open(&args, dense::Method::Signsgd { variant: dense::Variant::default() }, batch),
+        "qsgd" => whole::open(&args, dense::Method::Qsgd { bits: 8 }, batch),
+        other => Err(Error::Usage(format!("--method {other:?}: expected {}", list::NAMES.join(", ")))),
     }
-}
-
-/// dpsgd, dp-signsgd and ferret-k: noise on a clipped sum, once a step.
-fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
-    let steps = mi::steps(args.records, batch, args.epochs)?;
-    let rate = batch as f64 / args.records as f64;
-    let needed = {
-        let _shown = working("finding the noise", args.quiet);
-        calibrate::noise_multiplier(epsilon, args.delta, rate, steps)?
-    };
-    let (rdp, pld) = (needed.rdp, needed.pld.upper);
-    let event = Event::SubsampledGaussian { noise_multiplier: pld, sampling_rate: rate, steps };
-    let nats = mi::charge_event(&event, Sampler::Poisson)?.nats;
-    // FERRET-k: four fifths of its greatest progress, see the planner.
-    let signs = (method == "ferret-k").then(|| mi::signs_per_step(batch, pld, args.gradient_noise));
-    let exchange = exchange::of(args, batch, signs.map_or(Sums::Whole, Sums::Sketches))?;
-    if args.json {
-        let mut out = json!({
-            "noise_multiplier_rdp": rdp, "noise_multiplier_pld": pld, "steps": steps, "sampling_rate": rate,
-            "epsilon": epsilon, "delta": args.delta, "nats_spent": nats,
-        });
-        if let Some(signs) = signs {
-            out["signs_per_step"] = json!(signs);
-        }
-        if let Some(exchange) = &exchange {
-            out["exchange"] = json!(exchange);
-        }
-        return fsio::print(&format!("{out}\n"));
-    }
-    let signs = signs.map_or(String::new(), |signs| {
-        format!(
-            "\x20 signs a step             {signs}, any number for the same privacy; so many make four fifths of the progress at gradient noise \
-             x = {}\n",
-            args.gradient_noise
-        )
-    });
-    fsio::print(&format!(
-        "{method} at ({}, {:e})-differential privacy, {}, Poisson sampling\n\
-         \x20 steps                    {steps}\n\
-         \x20 sampling rate            {rate}\n\
-         \x20 noise multiplier, RDP    {:.4}\n\
-         \x20 noise multiplier, PLD    {:.4}   (proven to suffice; below {:.4} proven not to)\n\
-         \x20 tells a record, at most  {} nats with PLD's noise, {}\n{signs}{}",
-        epsilon,
-        args.delta,
-        Neighbours::ReplaceByEmpty,
-        up(rdp, 4),
-        up(pld, 4),
-        needed.pld.lower,
-        number(nats),
-        mi::GIVEN,
-        exchange.map_or(String::new(), |e| e.text())
-    ))
-}
-
-/// What the noise that was named costs.
-fn with_noise(args: &Args, method: &str, noise: f64, batch: u64) -> Result<()> {
-    let steps = mi::steps(args.records, batch, args.epochs)?;
-    let rate = batch as f64 / args.records as f64;
-    let event = Event::SubsampledGaussian { noise_multiplier: noise, sampling_rate: rate, steps };
-    let nats = mi::charge_event(&event, args.release.sampler())?.nats;
-    let epsilon = {
-        let _shown = working("accounting", args.quiet);
-        Pld::default().epsilon(&event, args.delta)?
-    };
-    let signs = (method == "ferret-k").then(|| mi::signs_per_step(batch, noise, args.gradient_noise));
-    let exchange = exchange::of(args, batch, signs.map_or(Sums::Whole, Sums::Sketches))?;
-    if args.json {
-        let mut out = json!({
-            "noise_multiplier": noise, "steps": steps, "sampling_rate": rate, "epsilon_spent": epsilon.upper,
-            "epsilon_at_least": epsilon.lower, "delta": args.delta, "nats_spent": nats,
-        });
-        if let Some(exchange) = &exchange {
-            out["exchange"] = json!(exchange);
-        }
-        return fsio::print(&format!("{out}\n"));
-    }
-    fsio::print(&format!(
-        "{method} with noise multiplier {noise}, Poisson sampling\n\
-         \x20 steps                    {steps}\n\
-         \x20 sampling rate            {rate}\n\
-         \x20 spends                   ({}, {:e})-differential privacy, {}\n\
-         \x20 tells a record, at most  {} nats, {}\n{}",
-        up(epsilon.upper, 4),
-        args.delta,
-        Neighbours::ReplaceByEmpty,
-        number(nats),
-        mi::GIVEN,
-        exchange.map_or(String::new(), |e| e.text())
-    ))
 }
 
 fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {

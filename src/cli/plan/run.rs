@@ -4,9 +4,10 @@ use super::Args;
 use crate::cli::train::ReleaseKind;
 use crate::error::{Error, Result};
 use crate::method::ferret::{BatchPer, Cuts, MaskKind, Noise, Release, Settings};
+use crate::privacy::Sampler;
 use crate::privacy::guarantee::Guarantee;
 use crate::privacy::mi::Request;
-use crate::privacy::statement::{Circumstances, Sampler};
+use crate::privacy::statement::Circumstances;
 
 /// Flags that decide what is released, as in `train`.
 #[derive(clap::Args, Debug)]

@@ -3,7 +3,7 @@
 use super::{Args, ScheduleKind};
 use crate::cli::bars::Bars;
 use crate::error::{Error, Result};
-use crate::method::dense::{ClipRule, ClipStyle, Method, Privacy, Settings, Variant};
+use crate::method::dense::{ClipFunction, ClipStyle, Method, Privacy, Settings, Variant};
 use crate::method::{list, rates};
 use crate::model::Config;
 use crate::optim::Silent;
@@ -24,7 +24,7 @@ pub(super) struct DenseArgs {
     pub(super) clipping: Option<ClipStyle>,
     /// dpsgd, dp-signsgd, ferret-k: the factor on a record's gradient, or sketch, of norm n [default: automatic]
     #[arg(long, value_enum)]
-    pub(super) clip_function: Option<ClipRule>,
+    pub(super) clip_function: Option<ClipFunction>,
     /// signsgd: which of the algorithms of this name [default: plain]
     #[arg(long, value_enum)]
     pub(super) variant: Option<Variant>,

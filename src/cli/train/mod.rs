@@ -5,6 +5,8 @@ mod ferret;
 mod ferret_k;
 mod resume;
 mod shard;
+#[cfg(all(test, feature = "embedded"))]
+mod tests;
 
 pub(super) use ferret::ReleaseKind;
 pub(super) use resume::expand;
@@ -22,8 +24,10 @@ use crate::method::list::{self, Method};
 use crate::method::training::{Request, Training};
 use crate::model::Config;
 use crate::optim::{Route, Schedule};
-use crate::privacy::statement::{FILE, Sampler, Statement};
+use crate::privacy::Sampler;
+use crate::privacy::statement::{FILE, Statement};
 use crate::progress::Progress;
+use crate::study::table::thousands;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -56,7 +60,14 @@ pub struct Args {
     #[command(flatten)]
     tune: TuneArgs,
     /// A new folder for the tuned model
-    #[arg(long, short = 'o', value_name = "FOLDER")]
+    #[arg(
+        long,
+        short = 'o',
+        value_name = "FOLDER",
+        required = false,
+        required_unless_present = "dry_run",
+        default_value_if("dry_run", "true", ".")
+    )]
     out: PathBuf,
 
     /// FERRET: budget of the whole run in nats of mutual information (not an epsilon of differential privacy)
@@ -70,7 +81,7 @@ pub struct Args {
     #[arg(long, visible_alias = "target-delta", default_value_t = 1e-5, help_heading = "Budget")]
     delta: f64,
     /// Passes over the records
-    #[arg(long, short = 'e', visible_alias = "num-train-epochs", default_value_t = 1, help_heading = "Budget")]
+    #[arg(long, short = 'e', visible_alias = "num-train-epochs", default_value_t = 3, help_heading = "Budget")]
     epochs: u32,
     /// Expected records in a batch
     #[arg(
@@ -142,6 +153,9 @@ pub struct Args {
     /// Begin again in --out, where a run has diverged, with another --learning-rate or other settings; the statement says so
     #[arg(long, help_heading = "Running")]
     restart_diverged: bool,
+    /// Plan only: what the run would release, spend and promise; nothing is trained or written
+    #[arg(long, conflicts_with_all = ["resume", "restart_diverged"], help_heading = "Running")]
+    dry_run: bool,
     /// Print one JSON object at the end
     #[arg(long, help_heading = "Running")]
     json: bool,
@@ -184,16 +198,17 @@ pub fn run(args: Args) -> Result<()> {
         }
         return args.conclude(json!({"method": method, "out": args.out}), None);
     }
-    type Settings = fn(&Args, &Config, u64, &Bars) -> Result<Method>;
-    let (refuse_strangers, settings): (fn(&Args) -> Result<()>, Settings) = match method {
-        NAME => (ferret_k::refuse_strangers, ferret_k::settings),
-        _ if list::is_ferret(method) => (ferret::refuse_strangers, ferret::settings),
-        _ => (dense::refuse_strangers, dense::settings),
-    };
-    refuse_strangers(&args)?;
+    let settings = args.settings()?;
     let bars = Bars::new(args.quiet, "stopped");
     let request = args.request(&bars, settings)?;
     let notes = request.method.notes();
+    if args.dry_run {
+        bars.begin("accounting", 0);
+        let plan = request.plan()?;
+        bars.end();
+        let said = if args.json { format!("{plan}\n") } else { text(&plan) };
+        return if ranks::is_first() { fsio::print(&said) } else { Ok(()) };
+    }
     let mut training = Training::open(request, &bars)?;
     bars.end();
     for note in notes {
@@ -220,9 +235,23 @@ impl Job for Work<'_> {
     }
 }
 
+/// From arguments, a model's config and a number of records to a method with its settings.
+type Settings = fn(&Args, &Config, u64, &Bars) -> Result<Method>;
+
 impl Args {
+    /// Who makes the settings of this method, once arguments of others are refused.
+    fn settings(&self) -> Result<Settings> {
+        let (refuse_strangers, settings): (fn(&Args) -> Result<()>, Settings) = match self.method.as_str() {
+            NAME => (ferret_k::refuse_strangers, ferret_k::settings),
+            name if list::is_ferret(name) => (ferret::refuse_strangers, ferret::settings),
+            _ => (dense::refuse_strangers, dense::settings),
+        };
+        refuse_strangers(self)?;
+        Ok(settings)
+    }
+
     /// Read model and records, and plan by `settings`.
-    fn request(&self, bars: &Bars, settings: fn(&Self, &Config, u64, &Bars) -> Result<Method>) -> Result<Request> {
+    fn request(&self, bars: &Bars, settings: Settings) -> Result<Request> {
         if self.micro_batch == 0 || self.checkpoint_every == 0 {
             return Err(Error::usage("--micro-batch and --checkpoint-every count from 1"));
         }
@@ -330,21 +359,21 @@ impl Args {
     }
 }
 
-/// The summary for a reader: what was released, what is promised, what was not met, what it did to the held-out records, and where it lies.
+/// The summary for a reader: what was released, or would be, what is promised, what was not met, what it did to the held-out records, and where
+/// it lies.
 fn text(summary: &Value) -> String {
     let name = summary["method"].as_str().unwrap_or_default();
     let took = summary["seconds"].as_f64().map_or(String::new(), |s| format!(" in {s:.1} s"));
-    let mut out = String::new();
-    if summary["bits"].is_u64() {
-        out += &format!(
-            "{name}: {} bits released in {} steps, {} of them computed{took}\n",
-            summary["bits"], summary["steps"], summary["computed_steps"]
-        );
-    } else if summary["scalars"].is_u64() {
-        out += &format!(
-            "{name}: {} scalars released in {} steps, {} of them computed{took}\n",
-            summary["scalars"], summary["steps"], summary["computed_steps"]
-        );
+    let out_of = |what: &str| {
+        let (number, steps, computed) = (&summary[what], &summary["steps"], &summary["computed_steps"]);
+        format!("{name}: {number} {what} released in {steps} steps, {computed} of them computed{took}\n")
+    };
+    let mut out = match summary["out"].is_null() {
+        true => "planned, and nothing is trained or written:\n".to_owned(),
+        false => String::new(),
+    };
+    if let Some(what) = ["bits", "scalars"].into_iter().find(|what| summary[what].is_u64()) {
+        out += &out_of(what);
     } else if summary["bits_per_update"].is_u64() {
         let sigma =
             summary["noise_multiplier"].as_f64().map_or(String::new(), |s| format!(", noise multiplier {s:.4}"));
@@ -352,6 +381,9 @@ fn text(summary: &Value) -> String {
             "{name}: {} updates of {} bits released{took}{sigma}\n",
             summary["steps"], summary["bits_per_update"]
         );
+    }
+    if let Some(gradients) = summary["record_gradients"].as_u64() {
+        out += &format!("  {} gradients of a record, on average\n", thousands(gradients));
     }
     if let Some(rate) = summary["learning_rate"].as_f64() {
         out += &format!("  learning rate {rate:e}\n");
@@ -366,5 +398,5 @@ fn text(summary: &Value) -> String {
     {
         out += &format!("held-out perplexity {before:.3} before, {after:.3} after\n");
     }
-    out + &format!("{}\n", summary["out"].as_str().unwrap_or_default())
+    out + &summary["out"].as_str().map_or(String::new(), |out| format!("{out}\n"))
 }

@@ -2,13 +2,14 @@
 
 use super::MICRO_BATCH;
 use crate::error::{Error, Result};
-use crate::method::dense::{self, ClipRule, ClipStyle, Privacy, Variant};
+use crate::method::dense::{self, ClipFunction, ClipStyle, Privacy, Variant};
 use crate::method::ferret::{Cuts, Settings};
 use crate::method::groups::{Grouping, Groups};
 use crate::method::{Method, Record, Tune, ferret_k};
 use crate::model::Layout;
 use crate::optim::{Route, Schedule};
-use crate::privacy::statement::{Released, Sampler, Statement};
+use crate::privacy::Sampler;
+use crate::privacy::statement::{Released, Statement};
 
 /// What the audited model's folder tells about its training.
 #[derive(Clone, Copy, Debug, Default)]
@@ -185,7 +186,7 @@ fn dense_method(name: &str, statement: Option<&Statement>, changes: Changes) -> 
                 "shadow models by {name} need `shadow_noise_multiplier`: no statement tells the audited run's"
             ))
         })?;
-        let (clip_rule, clip_style) = (ClipRule::default(), ClipStyle::default());
+        let (clip_rule, clip_style) = (ClipFunction::default(), ClipStyle::default());
         Ok(Privacy { noise_multiplier, clip, clip_rule, clip_style, clip_groups: None })
     };
     Ok(Some(match name {

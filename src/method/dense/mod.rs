@@ -21,7 +21,8 @@ pub mod state;
 mod statement;
 pub mod trainer;
 
+pub use crate::grad::ClipFunction;
 pub use crate::ops::compress;
-pub use settings::{ClipRule, ClipStyle, Method, Privacy, RECORD, Record, Settings, Variant};
+pub use settings::{ClipStyle, Method, Privacy, RECORD, Record, Settings, Variant};
 pub use state::State;
 pub use trainer::Trainer;

@@ -2,7 +2,7 @@
 
 use super::compress;
 use crate::error::{Error, Result};
-use crate::grad::{ClipFunction, Clipping, Style};
+use crate::grad::{ClipFunction, Clipping, Partition};
 use crate::method::Tune;
 use crate::method::common::{Common, Stored, told};
 use crate::method::groups::{Grouping, Groups};
@@ -10,7 +10,7 @@ use crate::model::layout::Place;
 use crate::model::{Adapter, Layout, ParamId};
 use crate::optim::{Route, Schedule};
 use crate::privacy::Event;
-use crate::privacy::statement::Sampler;
+use crate::privacy::Sampler;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
@@ -46,25 +46,11 @@ pub struct Privacy {
     /// C: the most one record moves the sum.
     pub clip: f64,
     /// How a record's norm becomes its factor.
-    pub clip_rule: ClipRule,
+    pub clip_rule: ClipFunction,
     /// Which norms are clipped together.
     pub clip_style: ClipStyle,
     /// With [`ClipStyle::PerGroup`]: so many groups of consecutive tensors; none: embeddings, every block and the top.
     pub clip_groups: Option<u32>,
-}
-
-/// How a record's norm n becomes the factor on its gradient.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-#[serde(rename_all = "kebab-case")]
-pub enum ClipRule {
-    /// C / (n + 0.01): every gradient is scaled to nearly C
-    #[default]
-    Automatic,
-    /// min(1, C / n)
-    Abadi,
-    /// 1: nothing bounds a record's contribution, so the result is NOT private
-    None,
 }
 
 /// Which parameters share a norm; L groups are clipped to C / sqrt(L) each.
@@ -218,29 +204,20 @@ impl Method {
     }
 }
 
-impl ClipRule {
-    /// As gradients and sketches are clipped by it.
-    pub fn function(self) -> ClipFunction {
-        match self {
-            Self::Automatic => ClipFunction::AUTOMATIC,
-            Self::Abadi => ClipFunction::Abadi,
-            Self::None => ClipFunction::None,
-        }
-    }
-}
-
 impl Privacy {
     /// Whether anything is promised: contributions are bounded and noise is added.
     pub fn holds(&self) -> bool {
-        self.noise_multiplier > 0.0 && self.clip_rule != ClipRule::None
+        self.noise_multiplier > 0.0 && self.clip_rule != ClipFunction::None
     }
 
     /// How gradients of the parameters `tuned` of a decoder of this layout are clipped.
     pub fn clipping(&self, layout: &Layout, tuned: &[ParamId]) -> Result<Clipping> {
-        let style = match (self.clip_style, self.clip_groups) {
-            (ClipStyle::Flat, _) => Style::Flat,
-            (ClipStyle::PerLayer, _) => Style::PerLayer,
-            (ClipStyle::PerGroup, Some(n)) => Style::Groups(Groups::tuned(tuned, Grouping::Count(n as usize))?.members),
+        let partition = match (self.clip_style, self.clip_groups) {
+            (ClipStyle::Flat, _) => Partition::Flat,
+            (ClipStyle::PerLayer, _) => Partition::PerLayer,
+            (ClipStyle::PerGroup, Some(n)) => {
+                Partition::Groups(Groups::tuned(tuned, Grouping::Count(n as usize))?.members)
+            }
             (ClipStyle::PerGroup, None) => {
                 let mut groups: Vec<(Place, Vec<ParamId>)> = Vec::new();
                 for &p in tuned {
@@ -250,10 +227,10 @@ impl Privacy {
                         None => groups.push((place, vec![p])),
                     }
                 }
-                Style::Groups(groups.into_iter().map(|g| g.1).collect())
+                Partition::Groups(groups.into_iter().map(|g| g.1).collect())
             }
         };
-        Clipping::new(self.clip_rule.function(), style, self.clip)
+        Clipping::new(self.clip_rule, partition, self.clip)
     }
 }
 

@@ -1,10 +1,12 @@
 //! What a run gave away: what the accountants say of its steps, and the statement.
 
-use super::settings::{ClipRule, Method, Privacy, Record, Settings, Variant};
+use super::settings::{Method, Privacy, Record, Settings, Variant};
 use crate::error::Result;
+use crate::grad::ClipFunction;
 use crate::method::claims;
 use crate::model::Layout;
-use crate::privacy::statement::{Circumstances, Released, Sampler, Statement, VERSION};
+use crate::privacy::Sampler;
+use crate::privacy::statement::{Circumstances, Released, Statement, VERSION};
 
 impl Settings {
     /// The statement of a run that stops after `stop` steps, with what was planned beside what was spent; (eps, delta) is claimed at
@@ -39,7 +41,7 @@ impl Settings {
                 .of_tensors(self.tune.to_string());
         claims::claim(&mut statement, self.event(stop), self.event(self.steps()), delta)?;
         match self.method.privacy() {
-            Some(p) if p.clip_rule == ClipRule::None => statement.not_met.push(
+            Some(p) if p.clip_rule == ClipFunction::None => statement.not_met.push(
                 "not private: gradients were not clipped (--clip-function none), so no noise bounds what one record does".into(),
             ),
             Some(p) if !p.holds() => {

@@ -5,12 +5,11 @@ use crate::error::{Error, Result};
 use crate::grad::ClipFunction;
 use crate::method::Tune;
 use crate::method::common::{Common, told};
-use crate::method::dense::ClipRule;
 use crate::model::Adapter;
 use crate::optim::{Hyper, Route, Schedule, Silent};
 use crate::privacy::Event;
+use crate::privacy::Sampler;
 use crate::privacy::mi::signs_per_step;
-use crate::privacy::statement::Sampler;
 use crate::rng::sketch::MOST_BUCKETS;
 use crate::rng::{Mask, SketchKind, count_fires, plan_fires};
 use serde::{Deserialize, Serialize};
@@ -47,7 +46,7 @@ pub struct Settings {
     /// C: the most one record moves the k sums together. It scales nothing else.
     pub clip: f64,
     /// How the length of a record's sketch becomes its factor.
-    pub clip_rule: ClipRule,
+    pub clip_rule: ClipFunction,
     /// The probability that a step computes anything; which ones do follows from the seed.
     pub p: f64,
     /// Number of records N.
@@ -97,7 +96,7 @@ impl Settings {
             release: Release::Sign,
             noise_multiplier,
             clip: 1.0,
-            clip_rule: ClipRule::Automatic,
+            clip_rule: ClipFunction::Automatic,
             p: 1.0,
             records: 1,
             batch: 50,
@@ -160,14 +159,9 @@ impl Settings {
         count_fires(self.seed, stop.min(self.steps()), 1, Mask::Bernoulli { p: self.p }, most)
     }
 
-    /// How records' sketches are clipped.
-    pub fn clip_function(&self) -> ClipFunction {
-        self.clip_rule.function()
-    }
-
     /// Whether anything is promised: contributions are bounded and noise is added.
     pub fn holds(&self) -> bool {
-        self.noise_multiplier > 0.0 && self.clip_rule != ClipRule::None
+        self.noise_multiplier > 0.0 && self.clip_rule != ClipFunction::None
     }
 
     /// What the first `stop` steps release, for accountants; none where nothing can be promised.

@@ -3,9 +3,10 @@
 use super::settings::{Release, Settings};
 use super::transcript::Transcript;
 use crate::error::Result;
+use crate::grad::ClipFunction;
 use crate::method::claims;
-use crate::method::dense::ClipRule;
-use crate::privacy::statement::{Circumstances, Released, Sampler, Statement, VERSION};
+use crate::privacy::Sampler;
+use crate::privacy::statement::{Circumstances, Released, Statement, VERSION};
 
 /// The method's name.
 pub const NAME: &str = "ferret-k";
@@ -31,7 +32,7 @@ impl Settings {
                 .by_rules_of(version)
                 .of_tensors(self.tune.to_string());
         claims::claim(&mut statement, self.event(stop), self.event(self.steps()), delta)?;
-        if self.clip_rule == ClipRule::None {
+        if self.clip_rule == ClipFunction::None {
             statement.not_met.push(
                 "not private: sketches were not clipped (clip function none), so no noise bounds what one record does"
                     .into(),
@@ -99,7 +100,7 @@ mod tests {
         let privacy = dense::Privacy {
             noise_multiplier: 1.52,
             clip: 1.0,
-            clip_rule: ClipRule::Automatic,
+            clip_rule: ClipFunction::Automatic,
             clip_style: dense::ClipStyle::Flat,
             clip_groups: None,
         };
@@ -148,7 +149,7 @@ mod tests {
         assert!(eps(&half) < eps(&settings));
         for open in [
             Settings { noise_multiplier: 0.0, ..settings.clone() },
-            Settings { clip_rule: ClipRule::None, ..settings.clone() },
+            Settings { clip_rule: ClipFunction::None, ..settings.clone() },
         ] {
             let statement = open.statement(96, 1e-5, Circumstances::default()).unwrap();
             assert!(!statement.is_private() && statement.not_met[0].starts_with("not private"), "{statement:?}");

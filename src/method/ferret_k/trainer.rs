@@ -120,7 +120,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
     /// The sum over the sample of every record's clipped sketch, k numbers.
     fn sums(&self, sketch: &StepSketch, sample: &[usize], records: &[Example]) -> Result<(Vec<f64>, Private)> {
         let (decoder, settings) = (&self.decoder, &self.settings);
-        let (b, function) = (&decoder.backend, settings.clip_function());
+        let (b, function) = (&decoder.backend, settings.clip_rule);
         let mut total = Total::new(sketch.k(), settings.clip);
         let deal = self.crew.deal(sample, settings.micro_batch, 0);
         let mut totals = Totals::new(&self.crew);

@@ -10,10 +10,12 @@ use crate::method::list::Method;
 use crate::method::run::{Finished, Run, Step, Task, Watch, drive};
 use crate::method::shards::Shard;
 use crate::method::{Opening, Sensitive};
-use crate::model::Decoder;
 use crate::model::checkpoint::adapter::BASE;
 use crate::model::checkpoint::{self, Dtype};
+use crate::model::{Decoder, Layout};
+use crate::privacy::guarantee::up;
 use crate::privacy::statement::{FILE, PAGE, Statement};
+use crate::privacy::{Accountant, Rdp};
 use crate::progress::Progress;
 use crate::ranks::{Ranks, agree};
 use crate::rng::Secret;
@@ -124,7 +126,10 @@ impl Work<'_> {
         let every = if short { 1 } else { request.save_every };
         progress.begin("steps", told.stop.into());
         let (folder_of, ranks) = (folder.as_deref_mut(), &**ranks);
-        let mut keeper = Keeper { folder: folder_of, ranks, progress, every, unsaved: 0, told_all, over: 0, clock };
+        let shown =
+            Shown { method, stop: told.stop, delta: epsilon(statement, "spent").and(statement.delta()), loss: None };
+        let mut keeper =
+            Keeper { folder: folder_of, ranks, progress, every, unsaved: 0, told_all, over: 0, clock, shown };
         drive(&mut *run, &mut keeper)?;
         let unsaved = keeper.unsaved;
         progress.end();
@@ -155,20 +160,30 @@ impl Work<'_> {
         checkpoint::save(folder.path(), &weights, &options)?;
         // How long it took depends on the sizes of batches, which are as sensitive as what private logs show.
         let seconds = (request.log_private || !statement.is_private()).then_some(seconds);
-        let mut summary = json!({
-            "method": method.name(), "out": folder.path(), "steps": told.stop, "steps_planned": method.steps(),
-            "computed_steps": method.computed_steps(told.stop), "sampling_rate": method.common().sampling_rate(), "seconds": seconds,
-            "private": statement.is_private(), "nats_planned": statement.nats_planned, "nats_charged": statement.nats_charged,
-            "nats_paper": statement.nats_paper,
-            "delta": statement.delta(), "epsilon_spent": epsilon(statement, "spent"), "epsilon_planned": epsilon(statement, "planned"),
-            "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
-            "claims": statement.claims, "not_met": statement.not_met, "eval_before": before, "eval_after": after,
-        });
-        if let (Value::Object(to), Value::Object(from)) = (&mut summary, method.summary(&weights.layout, told.stop)?) {
-            to.extend(from);
-        }
+        let mut summary = summary(method, &weights.layout, told.stop, statement)?;
+        summary["out"] = json!(folder.path());
+        summary["seconds"] = json!(seconds);
+        summary["eval_before"] = json!(before);
+        summary["eval_after"] = json!(after);
         Ok(summary)
     }
+}
+
+/// What is known of a run before it begins: what it is, and what its statement says.
+pub(super) fn summary(method: &Method, layout: &Layout, stop: u32, statement: &Statement) -> Result<Value> {
+    let mut summary = json!({
+        "method": method.name(), "out": null, "steps": stop, "steps_planned": method.steps(),
+        "computed_steps": method.computed_steps(stop), "sampling_rate": method.common().sampling_rate(), "seconds": null,
+        "private": statement.is_private(), "nats_planned": statement.nats_planned, "nats_charged": statement.nats_charged,
+        "nats_paper": statement.nats_paper,
+        "delta": statement.delta(), "epsilon_spent": epsilon(statement, "spent"), "epsilon_planned": epsilon(statement, "planned"),
+        "guarantees": statement.claims.iter().map(|c| format!("{} ({}, {})", c.guarantee, c.accountant, c.of)).collect::<Vec<_>>(),
+        "claims": statement.claims, "not_met": statement.not_met, "eval_before": null, "eval_after": null,
+    });
+    if let (Value::Object(to), Value::Object(from)) = (&mut summary, method.summary(layout, stop)?) {
+        to.extend(from);
+    }
+    Ok(summary)
 }
 
 /// The eps of (eps, delta) by accountant, where the statement promises any.
@@ -198,6 +213,43 @@ struct Keeper<'a> {
     /// Steps over, silent ones included.
     over: u32,
     clock: Instant,
+    shown: Shown<'a>,
+}
+
+/// What stands beside the bar.
+struct Shown<'a> {
+    method: &'a Method,
+    stop: u32,
+    /// That of (eps, delta), where any is promised.
+    delta: Option<f64>,
+    /// A mean over the last steps, of a method that hides nothing.
+    loss: Option<f64>,
+}
+
+impl Shown<'_> {
+    /// Of a run whose first `done` steps are over. Where records are private it follows from settings and seed alone.
+    fn text(&self, done: u32) -> String {
+        if self.method.is_open() {
+            return self.loss.map_or(String::new(), |loss| format!("loss {loss:.3}"));
+        }
+        let bits = |of: &dyn Fn(u32) -> u64| format!("{} of {} bits", of(done), of(self.stop));
+        match self.method {
+            Method::Ferret(s) => bits(&|steps| s.count_fires(steps, u64::MAX)),
+            Method::FerretK(s) => bits(&|steps| s.count_fires(steps, u64::MAX) * u64::from(s.bits_per_step)),
+            Method::Dense(s) => {
+                let spent = s.event(done).zip(self.delta).and_then(|(event, delta)| {
+                    let epsilon = Rdp::default().epsilon(&event, delta).ok()?.upper;
+                    Some(format!("({:.3}, {delta:e})-DP so far", up(epsilon, 3)))
+                });
+                spent.unwrap_or_default()
+            }
+        }
+    }
+
+    /// Hear the loss of a step.
+    fn hear(&mut self, loss: f64) {
+        self.loss = Some(self.loss.map_or(loss, |mean| 0.9 * mean + 0.1 * loss));
+    }
 }
 
 impl<B: Backend> Watch<B> for Keeper<'_> {
@@ -226,6 +278,9 @@ impl<B: Backend> Watch<B> for Keeper<'_> {
             line["tokens"] = json!(private.tokens);
             line["loss"] = json!(private.loss);
             line["seconds"] = json!(self.clock.elapsed().as_secs_f64());
+            if let Some(loss) = private.loss.filter(|_| self.shown.method.is_open()) {
+                self.shown.hear(loss);
+            }
         }
         if let Some(folder) = &mut self.folder {
             folder.log(&line)?;
@@ -233,6 +288,7 @@ impl<B: Backend> Watch<B> for Keeper<'_> {
         // Whether to stop is asked before the next step.
         let _ = self.progress.advance(u64::from(step.step + 1 - self.over));
         self.over = step.step + 1;
+        self.progress.beside(&|| self.shown.text(self.over));
         self.unsaved += 1;
         if self.unsaved >= self.every {
             if let Some(folder) = &self.folder {

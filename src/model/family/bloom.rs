@@ -2,13 +2,13 @@
 //! and values stored head by head.
 
 use super::keys::{Keys, MAX_LAYERS, MAX_SIZE};
-use super::{Family, FamilyRef, Names};
+use super::{Family, FamilyRef, Names, gpt2};
 use crate::error::{Error, Result};
-use crate::model::config::{Activation, Biases, Config, Mlp, Norm, Order, Position, Qkv};
+use crate::model::config::{Config, Order, Position, Qkv};
 use crate::model::layout::{Module, ParamSpec};
 use serde_json::{Map, Value, json};
 
-/// The family.
+/// BLOOM as a [`Family`].
 pub struct Bloom;
 
 /// What BLOOM was trained on; nothing in it ends there.
@@ -105,28 +105,12 @@ pub fn shape(layers: usize, heads: usize, width: usize) -> Config {
         family: FamilyRef(&Bloom),
         vocab: 250_880,
         positions: POSITIONS,
-        width,
-        layers,
-        heads,
-        kv_heads: heads,
-        head_width: width / heads,
-        inner: 4 * width,
-        norm: Norm::Layer,
-        norm_epsilon: 1e-5,
         position: Position::Alibi,
         qkv: Qkv::PerHead,
-        mlp: Mlp::Plain(Activation::GeluTanh),
-        biases: Biases::ALL,
         order: Order::OutIn,
         embedding_norm: true,
-        head_norm: false,
-        tied: true,
-        scale_by_width: true,
-        scale_by_layer: false,
-        window: None,
-        init_std: 0.02,
         init_narrow: false,
         eos: Some(2),
-        adapter: None,
+        ..gpt2::shape(layers, heads, width)
     }
 }

@@ -7,7 +7,7 @@ use crate::model::config::{Activation, Biases, Config, Mlp, Norm, Order, Positio
 use crate::model::layout::Module;
 use serde_json::{Map, Value, json};
 
-/// The family.
+/// GPT-2 as a [`Family`].
 pub struct Gpt2;
 
 impl Family for Gpt2 {

@@ -8,7 +8,7 @@ use crate::model::config::{Activation, Biases, Config, Mlp, Norm, Order, Positio
 use crate::model::layout::Module;
 use serde_json::{Map, Value, json};
 
-/// The family.
+/// Llama as a [`Family`].
 pub struct Llama;
 
 impl Family for Llama {
@@ -37,10 +37,6 @@ impl Family for Llama {
 
     fn names(&self) -> Names {
         NAMES
-    }
-
-    fn is_buffer(&self, name: &str) -> bool {
-        is_wavelengths(name)
     }
 }
 
@@ -89,11 +85,6 @@ pub const NAMES: Names = Names {
     norm: "norm",
     head: "lm_head",
 };
-
-/// The rotation's wavelengths, which old files carry along: `layers.N.self_attn.rotary_emb.inv_freq`.
-pub fn is_wavelengths(name: &str) -> bool {
-    name.ends_with("rotary_emb.inv_freq")
-}
 
 /// Llama's shape without biases, and the keys that its relatives share.
 pub fn read(family: FamilyRef, keys: &Keys, notes: &mut Vec<String>, defaults: &Defaults) -> Result<Config> {

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::model::config::{Config, Window};
 use serde_json::{Map, Value, json};
 
-/// The family.
+/// Mistral as a [`Family`].
 pub struct Mistral;
 
 const DEFAULTS: Defaults = Defaults {
@@ -49,9 +49,5 @@ impl Family for Mistral {
 
     fn names(&self) -> Names {
         llama::NAMES
-    }
-
-    fn is_buffer(&self, name: &str) -> bool {
-        llama::is_wavelengths(name)
     }
 }

@@ -40,8 +40,11 @@ trait Family: Send + Sync {
     fn write(&self, config: &Config) -> Map<String, Value>;
     /// The names of its tensors.
     fn names(&self) -> Names;
-    /// Whether the tensor `name`, without the prefix, is no parameter but something that old files carry along.
-    fn is_buffer(&self, name: &str) -> bool;
+    /// Whether the tensor `name`, without the prefix, is no parameter but something that old files carry along: the rotation's wavelengths, where
+    /// nothing else is said.
+    fn is_buffer(&self, name: &str) -> bool {
+        name.ends_with("rotary_emb.inv_freq")
+    }
     /// The order of rows in memory, by their numbers in the file, where it is not the file's.
     fn row_order(&self, _config: &Config, _spec: &ParamSpec) -> Option<Vec<usize>> {
         None

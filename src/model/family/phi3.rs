@@ -8,7 +8,7 @@ use crate::model::config::{Config, Mlp, Position, Qkv, Window};
 use crate::model::layout::Module;
 use serde_json::{Map, Value, json};
 
-/// The family.
+/// Phi-3 as a [`Family`].
 pub struct Phi3;
 
 const DEFAULTS: Defaults = Defaults {
@@ -63,10 +63,6 @@ impl Family for Phi3 {
             ],
             ..llama::NAMES
         }
-    }
-
-    fn is_buffer(&self, name: &str) -> bool {
-        llama::is_wavelengths(name)
     }
 }
 

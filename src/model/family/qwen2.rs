@@ -7,10 +7,11 @@ use crate::error::{Error, Result};
 use crate::model::config::{Biases, Config, Window};
 use serde_json::{Map, Value, json};
 
-/// The family.
+/// Qwen2 and Qwen2.5 as a [`Family`].
 pub struct Qwen2;
 
-const DEFAULTS: Defaults = Defaults {
+/// What a config that leaves a key out means.
+pub const DEFAULTS: Defaults = Defaults {
     vocab: 151_936,
     width: 4096,
     inner: 22016,
@@ -45,10 +46,6 @@ impl Family for Qwen2 {
 
     fn names(&self) -> Names {
         llama::NAMES
-    }
-
-    fn is_buffer(&self, name: &str) -> bool {
-        llama::is_wavelengths(name)
     }
 }
 

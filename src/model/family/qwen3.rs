@@ -1,27 +1,14 @@
 //! Qwen3: Llama's shape with every head of queries and keys normalised, heads of a width of their own, and Qwen2's window.
 
 use super::keys::{Keys, MAX_SIZE};
-use super::llama::{self, Defaults};
-use super::{Family, FamilyRef, Names, qwen2, rope};
+use super::{Family, FamilyRef, Names, llama, qwen2, rope};
 use crate::error::Result;
 use crate::model::config::{Biases, Config, Position};
 use crate::model::layout::Module;
 use serde_json::{Map, Value, json};
 
-/// The family.
+/// Qwen3 as a [`Family`].
 pub struct Qwen3;
-
-const DEFAULTS: Defaults = Defaults {
-    vocab: 151_936,
-    width: 4096,
-    inner: 22016,
-    layers: 32,
-    heads: 32,
-    kv_heads: Some(32),
-    positions: 32768,
-    epsilon: 1e-6,
-    eos: None,
-};
 
 impl Family for Qwen3 {
     fn model_type(&self) -> &'static str {
@@ -33,7 +20,7 @@ impl Family for Qwen3 {
     }
 
     fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config> {
-        let mut config = llama::read(FamilyRef(&Qwen3), keys, notes, &DEFAULTS)?;
+        let mut config = llama::read(FamilyRef(&Qwen3), keys, notes, &qwen2::DEFAULTS)?;
         if keys.get("head_dim").is_none() {
             config.head_width = keys.size(&["head_dim"], 128, MAX_SIZE)?;
             config.position = Position::Rope(rope::read(keys, config.head_width, config.positions, 10_000.0)?);
@@ -66,9 +53,5 @@ impl Family for Qwen3 {
             ],
             ..llama::NAMES
         }
-    }
-
-    fn is_buffer(&self, name: &str) -> bool {
-        llama::is_wavelengths(name)
     }
 }

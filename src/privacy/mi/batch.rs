@@ -2,8 +2,8 @@
 
 use super::{bits, flips, gaussian, up};
 use crate::error::{Error, Result};
+use crate::privacy::Sampler;
 use crate::privacy::event::{Event, Fires};
-use crate::privacy::statement::Sampler;
 
 /// What leaves on one batch.
 #[derive(Clone, Copy, Debug, PartialEq)]

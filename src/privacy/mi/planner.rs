@@ -12,11 +12,11 @@
 
 use super::{batch::Release, batch::charge, steps};
 use crate::error::{Error, Result};
+use crate::privacy::Sampler;
 use crate::privacy::accountant::Accountant;
 use crate::privacy::event::{Event, Fires};
 use crate::privacy::pld::Pld;
 use crate::privacy::rdp::Rdp;
-use crate::privacy::statement::Sampler;
 
 /// What is to be planned for.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,8 +4,8 @@ use super::batch::{Release, charge};
 use super::budget::{Accounting, largest, mean_of_binomial};
 use super::{bits, flips};
 use crate::error::Result;
+use crate::privacy::Sampler;
 use crate::privacy::event::Fires;
-use crate::privacy::statement::Sampler;
 use std::f64::consts::LN_2;
 
 /// Up to so many bits on a batch their joint charge is computed for a plan; beyond, one that is quick to compute and not below it.

@@ -1,9 +1,9 @@
 //! What a statement charges in nats, by the rules of its version.
 
-use super::super::event::Fires;
+use super::super::event::{Fires, Sampler};
 use super::super::guarantee::Guarantee;
 use super::super::mi;
-use super::{Released, Sampler, Statement};
+use super::{Released, Statement};
 use crate::error::Result;
 
 /// Who counts nats.

@@ -1,7 +1,8 @@
 //! What a statement says in words: assumptions, those not met, and the page. The words of each version stay as they were.
 
+use super::super::event::Sampler;
 use super::super::guarantee::{Guarantee, number};
-use super::{Circumstances, Claim, Released, Sampler, Statement};
+use super::{Circumstances, Claim, Released, Statement};
 use crate::privacy::mi::Accounting;
 
 impl Statement {

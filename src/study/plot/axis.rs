@@ -1,5 +1,7 @@
 //! Scales, ticks and how numbers are written beside them.
 
+use crate::study::table::thousands;
+
 /// How values map to positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
@@ -192,14 +194,7 @@ fn plain(value: f64, decimals: usize) -> String {
 fn group_thousands(text: &str) -> String {
     let (sign, rest) = text.strip_prefix('-').map_or(("", text), |rest| ("\u{2212}", rest));
     let (whole, fraction) = rest.split_once('.').map_or((rest, None), |(w, f)| (w, Some(f)));
-    let mut out = String::from(sign);
-    for (index, digit) in whole.chars().enumerate() {
-        let left = whole.len() - index;
-        if index > 0 && left % 3 == 0 && whole.len() > 4 {
-            out.push(',');
-        }
-        out.push(digit);
-    }
+    let mut out = format!("{sign}{}", whole.parse().map_or_else(|_| whole.to_owned(), thousands));
     if let Some(fraction) = fraction {
         out.push('.');
         out.push_str(fraction);

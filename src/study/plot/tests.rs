@@ -42,6 +42,10 @@ fn ticks_are_round_numbers() {
     assert_eq!(labels(&settled(Axis::linear("").range(0.0, 1.0)), 5), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
     assert_eq!(labels(&settled(Axis::linear("").range(-3.0, 12.0)), 4), ["0", "5", "10"]);
     assert_eq!(labels(&settled(Axis::linear("").range(0.0, 30_000.0)), 3), ["0", "10,000", "20,000", "30,000"]);
+    assert_eq!(
+        labels(&settled(Axis::log("").range(100.0, 1e4)), 3),
+        ["100", "200", "500", "1,000", "2,000", "5,000", "10,000"]
+    );
     assert_eq!(labels(&settled(Axis::linear("").range(-0.3, 0.3)), 3), ["\u{2212}0.2", "0.0", "0.2"]);
     assert_eq!(labels(&settled(Axis::linear("").whole().range(0.0, 3.0)), 6), ["0", "1", "2", "3"]);
     assert_eq!(labels(&settled(Axis::log("").range(101.5, 108.5)), 3), ["105"]);

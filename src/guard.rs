@@ -1,8 +1,8 @@
-//! The only door to the tokenizers crate.
+//! The only door to crates that a malformed file can make panic: tokenizers, and the decoders of the feature `formats`.
 //!
-//! A malformed `tokenizer.json` can make that crate panic while it is read (cut off inside `"decoder"`, a broken Precompiled
-//! normaliser) or used. A file is no reason for this program to panic, so [`call`] turns that into an ordinary error. What a panic
-//! says may quote the text that was being tokenised: it is neither printed nor kept.
+//! A `tokenizer.json` that is cut off inside `"decoder"`, or has a broken Precompiled normaliser, makes its crate panic while it is read or
+//! used; so does a damaged Parquet file. A file is no reason for this program to panic, so [`call`] turns that into an ordinary error. What a
+//! panic says may quote the text that was being read: it is neither printed nor kept.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -22,12 +22,12 @@ impl Drop for Inside {
     }
 }
 
-/// Run `f`, which calls the tokenizers crate and no code of ours that could panic; none where it panicked.
+/// Run `f`, which calls such a crate and no code of ours that could panic; none where it panicked.
 ///
 /// The process's panic hook is wrapped once, and stays silent only for threads that are in here: panics of others are printed as
-/// before. `f` may leave behind nothing that is read after a panic but the tokenizer's own caches, which are behind locks that are
+/// before. `f` may leave behind nothing that is read after a panic but a tokenizer's own caches, which are behind locks that are
 /// only ever tried.
-pub(super) fn call<T>(f: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn call<T>(f: impl FnOnce() -> T) -> Option<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = take_hook();
