@@ -232,7 +232,7 @@ fn a_build_without_a_format_names_the_feature_that_reads_it() {
     let dir = tempfile::tempdir().unwrap();
     for name in ["a.jsonl.zst", "a.parquet"] {
         let eval = || ferret(dir.path()).args(["eval", "-m"]).arg(tiny()).args(["-d", name]).output().unwrap();
-        assert_refused("not there", &eval(), &[name, "No such file"]);
+        assert_refused("not there", &eval(), &[name, "no such file"]);
         std::fs::write(dir.path().join(name), "PAR1").unwrap();
         assert_refused("without", &eval(), &[name, "the feature `formats`"]);
     }

@@ -258,20 +258,14 @@ impl Args {
         if !(self.delta > 0.0 && self.delta < 1.0) {
             return Err(Error::usage(format!("--delta {} is not between 0 and 1", self.delta)));
         }
-        let shard = shard::of(&self.data)?;
-        if shard.is_some() && self.audit.asked() {
-            return Err(Error::usage("--audit scores all records in one place, and --data is in shards: leave it out"));
-        }
+        let shard = shard::of(&self.data, self.audit.asked())?;
         let (base, tokenizer) = self.model.open_stored()?;
         let config = &base.weights.config;
         let records = shard.as_ref().unwrap_or(&self.data).open(config, tokenizer.as_ref(), None)?;
         self.audit.check(&self.data, config, tokenizer.as_ref())?;
         let open = |path| open_records(path, self.data.loss_on, config, tokenizer.as_ref());
         let held_out = self.eval_data.as_deref().map(open).transpose()?;
-        let mut n = records.examples.len() as u64;
-        if shard.is_some() {
-            n = crate::ranks::total(&*ranks::world(), "number of records", n)?;
-        }
+        let n = shard::count(shard.is_some(), records.examples.len() as u64)?;
         if self.batch == 0 || self.batch > n {
             return Err(Error::usage(format!("--batch {} of {n} records: give 1 to all of them", self.batch)));
         }
