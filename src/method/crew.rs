@@ -4,7 +4,7 @@
 //! itself, an f64; every rank gets all of them and adds them up in the order of the records. Those are the additions of one process in their order, so the sum has
 //! its bits, however many ranks there are.
 //!
-//! Where every rank has a shard of its own ([`super::shards`]), nothing is dealt: a rank's sample is its own, and it gives one sum of it all, of one record or of none too.
+//! Where every rank has a shard of its own (`method::shards`), nothing is dealt: a rank's sample is its own, and it gives one sum of it all, of one record or of none too.
 
 use super::common::Common;
 use super::sampler::Samples;
