@@ -6,10 +6,10 @@
 
 mod common;
 
-use common::{batch, gpt2, weights};
+use common::{batch, gpt2, tiny, weights};
 use ferret::backend::Cpu;
 use ferret::grad::{ClipFunction, Clipping, Norms, Partition, PerSample, Sum};
-use ferret::model::{Batch, Config, Decoder, Reduction};
+use ferret::model::{Batch, Decoder, Reduction};
 use std::time::Instant;
 
 const SAMPLES: usize = 4;
@@ -119,8 +119,7 @@ fn child_peak(which: &str, length: usize) -> Option<f64> {
 
 /// The clipped sum is what brute force says, before anything is timed.
 fn check() {
-    let config =
-        Config { layers: 2, vocab: 301, width: 96, heads: 4, kv_heads: 4, head_width: 24, inner: 384, ..gpt2() };
+    let config = tiny();
     let decoder = Decoder::new(Cpu::<f32>::new(), weights(config.clone())).expect("weights fit");
     let b = &decoder.backend;
     let batch = batch(&config, SAMPLES, 100);

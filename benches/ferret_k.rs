@@ -6,11 +6,11 @@
 
 mod common;
 
-use common::{batch, gpt2, weights};
+use common::{batch, gpt2, tiny, weights};
 use ferret::backend::Cpu;
 use ferret::grad::{ClipFunction, Clipping, Norms, Partition, PerSample, Sketch, Sum, shapes};
 use ferret::method::ferret_k::{Replayer, Settings};
-use ferret::model::{Batch, Config, Decoder, Reduction};
+use ferret::model::{Batch, Decoder, Reduction};
 use ferret::ops::sketch::clip;
 use ferret::rng::{Secret, SecretDomain, SketchKind, StepSketch};
 use std::time::Instant;
@@ -211,7 +211,7 @@ fn updates(decoder: &mut Decoder<Cpu>) {
 
 /// The sketches are what brute force says, before anything is timed.
 fn check() {
-    let config = Config { layers: 2, vocab: 301, width: 96, heads: 4, inner: 384, ..gpt2() };
+    let config = tiny();
     let decoder = Decoder::new(Cpu::<f32>::new(), weights(config.clone())).expect("weights fit");
     let layout = &decoder.layout;
     let batch = batch(&config, SAMPLES, 60);

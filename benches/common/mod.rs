@@ -27,6 +27,11 @@ pub fn small() -> Config {
     Config { vocab: 2048, width: 128, layers: 4, heads: 4, kv_heads: 4, head_width: 32, inner: 512, ..gpt2() }
 }
 
+/// So small that brute force can check what is timed.
+pub fn tiny() -> Config {
+    Config { layers: 2, vocab: 301, width: 96, heads: 4, kv_heads: 4, head_width: 24, inner: 384, ..gpt2() }
+}
+
 /// SmolLM2-135M: 30 layers, 576 wide, nine heads on three keys and values, a gated MLP.
 pub fn smollm() -> Config {
     Preset::Smollm135m.config()
