@@ -109,8 +109,12 @@ fn from_near(near: &Bracket, mut found: Bounds, largest: f64, target: f64, dear:
         x = next;
     }
     if !whole || found.upper.is_nan() || found.upper > target {
-        // It does not fall as it should: enclose the boundary, whatever that takes.
-        let upper = boundary(x, largest, target, PRECISION, 4e-3, &|x| Ok((dear.whole)(x)?.upper))?.high;
+        // It does not fall as it should: enclose the boundary, whatever that takes; if the whole answer says more there, by whole answers.
+        let upper = boundary(x, largest, target, PRECISION, 4e-3, dear.upper)?.high;
+        if (dear.whole)(upper)?.upper <= target {
+            return Ok(Bounds { lower: 0.0, upper });
+        }
+        let upper = boundary(upper, largest, target, PRECISION, 4e-3, &|x| Ok((dear.whole)(x)?.upper))?.high;
         return Ok(Bounds { lower: 0.0, upper });
     }
     let (upper, mut lower) = (x, found.lower);
