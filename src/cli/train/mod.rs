@@ -70,8 +70,8 @@ pub struct Args {
     )]
     out: PathBuf,
 
-    /// FERRET: budget of the whole run in nats of mutual information (not an epsilon of differential privacy)
-    #[arg(long, value_name = "NATS", help_heading = "Budget")]
+    /// FERRET: nats of mutual information, no epsilon of DP
+    #[arg(long, visible_alias = "nats", value_name = "NATS", help_heading = "Budget")]
     epsilon: Option<f64>,
     /// dpsgd, dp-signsgd, ferret-k: find the noise that makes the planned run (E, delta)-DP; FERRET with --release rr or gaussian: the flip or
     /// dither
