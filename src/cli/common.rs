@@ -233,7 +233,13 @@ fn tokenizer(folder: &Path, config: &Config, notes: &[String]) -> Result<Option<
     if let Some(tokenizer) = &tokenizer {
         tokenizer.check(config)?;
     }
-    for note in notes.iter().filter(|_| ranks::is_first()) {
+    tell(notes, false);
+    Ok(tokenizer)
+}
+
+/// The notes on a model that matter where it is trained, or all others: one who does not train need not hear of dropout.
+pub fn tell(notes: &[String], of_training: bool) {
+    for note in notes.iter().filter(|note| ranks::is_first() && note.starts_with("dropout ") == of_training) {
         eprintln!("note: {note}");
     }
     Ok(tokenizer)

@@ -13,7 +13,7 @@ pub(super) use resume::expand;
 
 use super::audit::{OwnArgs, OwnRun};
 use super::bars::Bars;
-use super::common::{Compute, DataArg, Job, ModelArg, TuneArgs, open_records};
+use super::common::{Compute, DataArg, Job, ModelArg, TuneArgs, open_records, tell};
 use super::ranks;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
@@ -112,8 +112,8 @@ pub struct Args {
     #[arg(long, value_name = "SEED", help_heading = "Randomness")]
     insecure_seed: Option<u64>,
 
-    /// Peak learning rate; the length of ferret-k's direct steps [default: by method and size; the run tells it]
-    #[arg(long, help_heading = "Updates")]
+    /// Peak rate; ferret-k: the length of its steps [default: by method and size; the run tells it]
+    #[arg(long, value_name = "RATE", help_heading = "Updates")]
     learning_rate: Option<f64>,
     /// Learning rate over the run [default: constant; nonprivate: linear, the paper's recipe]
     #[arg(long, value_enum, help_heading = "Updates")]
@@ -264,6 +264,7 @@ impl Args {
         let records = shard.as_ref().unwrap_or(&self.data).open(config, tokenizer.as_ref(), None)?;
         self.audit.check(&self.data, config, tokenizer.as_ref())?;
         let open = |path| open_records(path, self.data.loss_on, config, tokenizer.as_ref());
+        tell(&base.notes, true);
         let held_out = self.eval_data.as_deref().map(open).transpose()?;
         let n = shard::count(shard.is_some(), records.examples.len() as u64)?;
         if self.batch == 0 || self.batch > n {
