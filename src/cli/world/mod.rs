@@ -88,6 +88,9 @@ pub fn run(args: Args) -> Result<()> {
 fn write(dir: &Path, args: &Args) -> Result<Value> {
     fsio::must_be_new(dir)?;
     let mut splits = vec![Split::Train, Split::Test, Split::Tuning];
+    if args.records == 0 {
+        return Err(Error::usage("--records 0 leaves nothing to learn from: ask for at least 1"));
+    }
     splits.extend((0..args.shadows).map(Split::Shadow));
     let public = [("public-train.txt", Public::Train), ("public-test.txt", Public::Test)];
     // Before anything is written: a split that does not exist is refused.
