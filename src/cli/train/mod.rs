@@ -360,7 +360,8 @@ fn text(summary: &Value) -> String {
     let name = summary["method"].as_str().unwrap_or_default();
     let took = summary["seconds"].as_f64().map_or(String::new(), |s| format!(" in {s:.1} s"));
     let out_of = |what: &str| {
-        let (number, steps, computed) = (&summary[what], &summary["steps"], &summary["computed_steps"]);
+    let count = |key: &str| thousands(summary[key].as_u64().unwrap_or(0));
+        let (number, steps, computed) = (count(what), count("steps"), count("computed_steps"));
         format!("{name}: {number} {what} released in {steps} steps, {computed} of them computed{took}\n")
     };
     let mut out = match summary["out"].is_null() {
@@ -372,10 +373,8 @@ fn text(summary: &Value) -> String {
     } else if summary["bits_per_update"].is_u64() {
         let sigma =
             summary["noise_multiplier"].as_f64().map_or(String::new(), |s| format!(", noise multiplier {s:.4}"));
-        out += &format!(
-            "{name}: {} updates of {} bits released{took}{sigma}\n",
-            summary["steps"], summary["bits_per_update"]
-        );
+        out +=
+            &format!("{name}: {} updates of {} bits released{took}{sigma}\n", count("steps"), count("bits_per_update"));
     }
     if let Some(gradients) = summary["record_gradients"].as_u64() {
         out += &format!("  {} gradients of a record, on average\n", thousands(gradients));
