@@ -31,7 +31,6 @@ const SHORT: [(&str, &[&str]); 3] = [
             "threads",
             "version",
             "tune",
-            "adapter",
         ],
     ),
     (
