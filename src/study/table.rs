@@ -4,9 +4,19 @@ use super::first::Row;
 use super::grid::Spread;
 use crate::audit::columns::align;
 
-/// Column titles. The first seven are what a narrow terminal shows.
-pub const TITLES: [&str; 10] =
-    ["method", "promised", "test ppl", "AUC", "bits", "time [s]", "rate", "train ppl", "advantage [95 %]", "bound"];
+/// Column titles, not to be broken. The first seven are what a narrow terminal shows.
+pub const TITLES: [&str; 10] = [
+    "method",
+    "promised",
+    "test\u{a0}ppl",
+    "AUC",
+    "bits",
+    "time\u{a0}[s]",
+    "rate",
+    "train\u{a0}ppl",
+    "advantage\u{a0}[95\u{a0}%]",
+    "bound",
+];
 
 /// Columns of the terminal's table.
 const NARROW: usize = 7;
