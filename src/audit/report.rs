@@ -76,8 +76,7 @@ impl Report {
 
     /// A table for a terminal of this width, with the notes a reader needs.
     pub fn text(&self, width: usize) -> String {
-        let head =
-            ["attack", "metric", "value", "95 % interval", "if nothing leaked", "bound", "sure above", "verdict"];
+        let head = ["attack", "metric", "value", "95 % interval", "by chance", "bound", "at least", "verdict"];
         let mut table = vec![head.map(String::from).to_vec()];
         for row in &self.attacks {
             for verdict in &row.verdicts {
@@ -86,14 +85,14 @@ impl Report {
                 table.push(vec![
                     first,
                     label(verdict.metric).into(),
-                    format!("{:.4}", cells.value),
+                    format!("{:.3}", cells.value),
                     match fpr(verdict.metric).filter(|&fpr| row.summary.nonmembers < needed(fpr)) {
-                        Some(_) => format!("at most {:.4} *", cells.ci[1]),
+                        Some(_) => format!("at most {:.3} *", cells.ci[1]),
                         None => interval(cells.ci),
                     },
                     interval(cells.null),
-                    verdict.bound.map_or("does not apply".into(), |b| format!("{b:.4}")),
-                    format!("{:.4}", verdict.lower_limit),
+                    verdict.bound.map_or("none".into(), |b| format!("{b:.3}")),
+                    format!("{:.3}", verdict.lower_limit),
                     Self::word(verdict).into(),
                 ]);
             }
@@ -101,7 +100,9 @@ impl Report {
         let mut out = align(&table, width);
         if let Some(row) = self.attacks.first() {
             let (m, n) = (row.summary.members, row.summary.nonmembers);
-            out.push_str(&format!("\n{m} members, {n} non-members; rates are fractions of records.\n"));
+            out.push_str(&format!(
+                "\n{m} members, {n} non-members; rates are fractions of records. \"By chance\": 95 % of values if nothing leaked.\n"
+            ));
             for fpr in LOW_FPR.into_iter().filter(|&fpr| n < needed(fpr)) {
                 out.push_str(&format!(
                     "* {n} non-members cannot tell a threshold of FPR {} % from a laxer one: {} give a lower limit too.\n",
@@ -111,7 +112,7 @@ impl Report {
             }
         }
         out.push_str(&format!(
-            "\"sure above\": lower limits that hold together with {:.0} %.\n",
+            "\"At least\": lower limits that hold together with {:.0} %.\n",
             100.0 * self.simultaneous_confidence
         ));
         match (&self.bound_does_not_apply, &self.charge) {
@@ -266,7 +267,7 @@ fn label(metric: Metric) -> &'static str {
 }
 
 fn interval([low, high]: [f64; 2]) -> String {
-    format!("{low:.4} to {high:.4}")
+    format!("{low:.3} to {high:.3}")
 }
 
 /// A CSV field, quoted where it must be.
@@ -318,8 +319,10 @@ mod tests {
         let few = report(&line(100.0, 40), &line(0.0, 40), Design::Given);
         // Wide enough for no cell to be broken.
         let text = few.text(200);
-        assert!(!text.contains("0.0000 to 1.0000"), "{text}");
-        assert!(text.contains("at most 1.0000 *") && text.contains("40 non-members cannot tell a threshold"), "{text}");
+        let table = |text: &str| text.split("\n\n").next().map(str::to_owned);
+        assert_eq!(table(&few.text(100)), table(&text), "no cell is broken on a usual terminal");
+        assert!(!text.contains("0.000 to 1.000"), "{text}");
+        assert!(text.contains("at most 1.000 *") && text.contains("40 non-members cannot tell a threshold"), "{text}");
         let needed = needed(LOW_FPR[0]) as u32;
         assert!((400..600).contains(&needed), "{needed}");
         // One more than is needed, and the lower limit is there; one less, and it is not.

@@ -51,7 +51,9 @@ pub fn set_threads(threads: usize) -> Result<()> {
 /// A model by its name.
 #[derive(clap::Args, Debug, Clone)]
 pub struct ModelArg {
-    /// `embedded`, a folder in the Hugging Face layout, or a hub name such as openai-community/gpt2
+    /// `embedded`, a folder in the Hugging Face layout, or a hub name
+    ///
+    /// A hub name is of the kind openai-community/gpt2.
     #[arg(long, short = 'm', value_name = "FOLDER|NAME")]
     pub model: String,
     /// The model's adapter: a folder in PEFT's layout
@@ -62,9 +64,14 @@ pub struct ModelArg {
 /// Which tensors are tuned.
 #[derive(clap::Args, Debug, Clone)]
 pub struct TuneArgs {
-    /// What is tuned: all, bias, norms, last:N blocks, words of tensors' names (h.11.mlp,q_proj; * stands for any characters),
-    /// several by commas; or lora, an adapter, which is then the result
-    #[arg(long, value_name = "SET", default_value = "all")]
+    /// What is tuned: all, bias, norms, last:N, tensors' names, or lora
+    #[arg(
+        long,
+        value_name = "SET",
+        default_value = "all",
+        long_help = "What is tuned: all, bias, norms, last:N blocks, words of tensors' names (h.11.mlp,q_proj; * stands for any characters), several \
+                     by commas; or lora, an adapter, which is then the result"
+    )]
     pub tune: Tune,
     /// lora: rank of a fresh adapter [default: 8]
     #[arg(long, value_name = "R", hide_short_help = true)]
@@ -140,11 +147,16 @@ impl ModelArg {
 /// A file of records, and how it is read.
 #[derive(clap::Args, Debug, Clone)]
 pub struct DataArg {
-    /// Records: JSON lines with {"text"}, {"prompt","response"}, {"instruction","input","output"}, {"messages"} or
-    /// {"tokens"}; or plain text (.txt); or embedded:SPLIT:N, N of the program's own records (train, test, tuning, shadow-0 ..)
-    ///
-    /// For `train` under mpirun, {rank} in the name is the rank's number: every rank then reads a shard that no other sees.
-    #[arg(long, short = 'd', value_name = "FILE")]
+    /// Records: .jsonl, .json, .txt, each also .gz; or embedded:SPLIT:N
+    #[arg(
+        long,
+        short = 'd',
+        value_name = "FILE",
+        long_help = "Records: JSON lines, or one array, with {\"text\"}, {\"prompt\",\"response\"}, {\"instruction\",\"input\",\"output\"}, \
+                     {\"messages\"} or {\"tokens\"}; or plain text (.txt); each also as .gz and, with the feature `formats`, .zst, and Parquet; or \
+                     embedded:SPLIT:N, N of the program's own records (train, test, tuning, shadow-0 ..).\n\nFor `train` under mpirun, {rank} in the \
+                     name is the rank's number: every rank then reads a shard that no other sees."
+    )]
     pub data: PathBuf,
     /// Which tokens of a record with a prompt count in the loss
     #[arg(long, value_enum, default_value = "response")]
@@ -233,8 +245,13 @@ fn tokenizer(folder: &Path, config: &Config, notes: &[String]) -> Result<Option<
     if let Some(tokenizer) = &tokenizer {
         tokenizer.check(config)?;
     }
-    for note in notes.iter().filter(|_| ranks::is_first()) {
+    tell(notes, false);
+    Ok(tokenizer)
+}
+
+/// The notes on a model that matter where it is trained, or all others: one who does not train need not hear of dropout.
+pub fn tell(notes: &[String], of_training: bool) {
+    for note in notes.iter().filter(|note| ranks::is_first() && note.starts_with("dropout ") == of_training) {
         eprintln!("note: {note}");
     }
-    Ok(tokenizer)
 }

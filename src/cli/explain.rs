@@ -119,7 +119,7 @@ fn text(transcript: &Transcript, before: Option<f64>, moments: &[Moment], width:
     out += &align(&table, width);
     if let (Some(before), Some(after)) = (before, last) {
         out += &format!(
-            "\nPerplexity {:.3} before, {:.3} after {count} releases: {:.2e} nats of loss each.\n",
+            "\nPerplexity {:.3} before, {:.3} after {count} releases: each lowered the loss by {:.2e}.\n",
             before.exp(),
             after.exp(),
             (before - after) / f64::from(count.max(1))

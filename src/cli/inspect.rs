@@ -9,6 +9,7 @@ use crate::model::config::{Activation, Config, Norm, Position};
 use crate::model::memory;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Layout, ParamId};
+use crate::study::table::thousands;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -191,7 +192,8 @@ fn to_json(args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> Value {
 
 fn describe(out: &mut String, args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> std::fmt::Result {
     let Opened { config, layout, notes, .. } = told.opened;
-    writeln!(out, "{}: {} parameters in {} tensors, {}", args.named(), layout.scalars(), layout.len(), told.stored())?;
+    let (scalars, stored) = (thousands(layout.scalars() as u64), told.stored());
+    writeln!(out, "{}: {scalars} parameters in {} tensors, {stored}", args.named(), layout.len())?;
     let shared = match config.kv_heads {
         n if n == config.heads => String::new(),
         n => format!(" ({n} of keys and values)"),
@@ -222,10 +224,11 @@ fn describe(out: &mut String, args: &Args, told: &Told, tokenizer: Option<&Token
     }
     writeln!(out)?;
     for spec in layout.specs() {
-        writeln!(out, "  {:32} {:>16} {:>12}", spec.name, format!("{:?}", spec.shape), spec.len())?;
+        let scalars = thousands(spec.len() as u64);
+        writeln!(out, "  {:32} {:>16} {scalars:>12}", spec.name, format!("{:?}", spec.shape))?;
     }
     if !args.tune.tune.is_all() {
-        let (tensors, scalars) = (told.tuned.len(), told.scalars());
+        let (tensors, scalars) = (told.tuned.len(), thousands(told.scalars() as u64));
         writeln!(out, "\nTuned: {}, {scalars} parameters in {tensors} tensors", args.tune.tune)?;
     }
     writeln!(out, "\nMemory, MiB, estimated for {BATCH} x {} tokens:", told.context())?;

@@ -87,6 +87,11 @@ pub fn main() -> i32 {
         Ok(cli) => cli,
         Err(e) => {
             let _ = e.print();
+            if e.kind() == clap::error::ErrorKind::UnknownArgument
+                && std::env::args_os().nth(1).is_some_and(|verb| verb == "plan")
+            {
+                eprintln!("With --data FILE in place of --records, plan takes every flag of train.");
+            }
             return e.exit_code();
         }
     };

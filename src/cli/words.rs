@@ -31,7 +31,6 @@ const SHORT: [(&str, &[&str]); 3] = [
             "threads",
             "version",
             "tune",
-            "adapter",
         ],
     ),
     (
@@ -128,7 +127,9 @@ pub fn command() -> Command {
             c.mut_args(|arg| {
                 let hidden =
                     arg.is_hide_short_help_set() || shown.is_some_and(|shown| !shown.contains(&arg.get_id().as_str()));
-                arg.hide_short_help(hidden)
+                let takes = arg.get_action().takes_values();
+                // A number below zero is a value that its flag refuses, not a flag.
+                arg.hide_short_help(hidden).allow_negative_numbers(takes)
             })
         });
     }

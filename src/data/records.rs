@@ -245,8 +245,9 @@ fn record_of(object: &Map<String, Value>) -> Result<Record, String> {
     }
     Err(format!(
         "has none of the keys that are read: \"text\"; \"prompt\" and \"response\"; \"instruction\" and \"output\"; \
-         \"messages\"; \"tokens\" (it has {} other keys)",
-        object.len()
+         \"messages\"; \"tokens\" (it has {} other {})",
+        object.len(),
+        if object.len() == 1 { "key" } else { "keys" }
     ))
 }
 

@@ -85,6 +85,7 @@ impl Planting {
     /// Read the list.
     pub fn from_json(text: &str) -> std::result::Result<Self, String> {
         let planting: Self = serde_json::from_str(text)
+            .map_err(|e| e.to_string().replace('`', "\""))
             .map_err(|e| format!("is no list of canaries ({e}): give the file that `ferret audit plant` wrote"))?;
         if planting.version != VERSION {
             return Err(format!("has version {}, this program reads {VERSION}", planting.version));

@@ -2,9 +2,10 @@
 
 use super::arm::Outcome;
 use super::figures;
-use super::first::{BATCH, Options, Row, prompts};
+use super::first::{BATCH, Options, Row, asked};
 use super::grid::Spread;
 use super::html::{Cell, Page, Part, Section, Table};
+use super::origin;
 use super::plot::{Axis, Bar, BarChart, group_and_bit};
 use super::table::{self, thousands};
 use super::world::World;
@@ -24,7 +25,8 @@ pub struct About {
     delta: f64,
     epochs: u32,
     insecure: bool,
-    prompts: Vec<String>,
+    /// What the models were asked, and what the records answer.
+    asked: Vec<[String; 2]>,
 }
 
 impl About {
@@ -33,8 +35,10 @@ impl About {
         let first = &worlds[0];
         let (members, nonmembers) = (first.members.len(), first.nonmembers.len());
         let tokenizer = Tokenizer::from_folder(&first.base.folder)?;
-        let texts =
-            tokenizer.map(|t| prompts(first).iter().map(|ids| t.decode(ids)).collect::<Result<_>>()).transpose()?;
+        let texts = |t: Tokenizer| {
+            asked(first).into_iter().map(|(p, r)| Ok([t.decode(p)?, t.decode(r)?].map(|text| line(&text)))).collect()
+        };
+        let asked = tokenizer.map(texts).transpose()?.unwrap_or_default();
         Ok(Self {
             parameters: first.base.weights.layout.scalars(),
             members,
@@ -46,7 +50,7 @@ impl About {
             delta: o.delta,
             epochs: o.epochs,
             insecure: o.insecure_seed.is_some(),
-            prompts: texts.unwrap_or_default(),
+            asked,
         })
     }
 
@@ -68,10 +72,6 @@ impl About {
     /// How it was run, fact by fact.
     fn facts(&self) -> Vec<(String, Value)> {
         let facts = [
-            ("version", json!(env!("CARGO_PKG_VERSION"))),
-            ("commit", json!(crate::COMMIT.unwrap_or("not known: no release of a repository"))),
-            ("date", json!(today())),
-            ("machine", json!(format!("{}, {} threads", processor(), rayon::current_num_threads()))),
             ("seeds", json!(if self.seeds == 1 { "1".into() } else { format!("1 to {}", self.seeds) })),
             ("sampling_and_noise", json!(if self.insecure { "fixed: not private" } else { "secret" })),
             ("members_of_seed_1", json!(self.members)),
@@ -81,7 +81,7 @@ impl About {
             ("passes", json!(self.epochs)),
             ("batch", json!(BATCH)),
         ];
-        facts.map(|(name, value)| (name.to_owned(), value)).to_vec()
+        origin::facts().into_iter().chain(facts).map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// What is about to be done.
@@ -108,12 +108,21 @@ impl About {
             "Mean ± standard deviation over the seeds."
         };
         format!(
-            "{spread} B = {BATCH} and {} passes where nothing else is said. Budgets: {} nats of mutual information for FERRET, ({}, {:e}) for DPSGD and flips. \
+            "{spread} B = {BATCH} and {} passes where nothing else is said. Budgets: {} {} of mutual information for FERRET, ({}, {:e}) for DPSGD and flips. \
              Nats are given all other records, and copies of a record add up; nats and (eps, delta) are different units. AUC: of one attack by loss, \
              0.5 is chance. Rate: the learning rate, which ferret train takes too where none is given.",
-            self.epochs, self.nats, self.eps, self.delta
+            self.epochs,
+            self.nats,
+            if self.nats == 1.0 { "nat" } else { "nats" },
+            self.eps,
+            self.delta
         )
     }
+}
+
+/// A text on one line, without the marks that end it.
+fn line(text: &str) -> String {
+    text.replace("<|endoftext|>", " ").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn cell(text: String) -> Cell {
@@ -135,9 +144,6 @@ const GROUPS: &str = "A group is a few of the model's tensors. Now and then a gr
 batch's gradient g nothing leaves but whether it points along u or against it, one bit. The group then takes a small step along u, the way the bit says; \
 a whole run is its seed and its bits.";
 
-const PAPER: &str = "The method is that of David Zagardo, \u{201c}FERRET: Private Deep Learning Faster And Better Than DPSGD\u{201d}; what here differs \
-from it, and what was found beside its claims, is in the source's FINDINGS.md.";
-
 /// Mean and range over the seeds, on members and on others.
 fn perplexity(rows: &[Row]) -> String {
     let mut chart = BarChart::new(
@@ -155,32 +161,50 @@ fn perplexity(rows: &[Row]) -> String {
     chart.points().svg()
 }
 
+/// What the figures show, where the table does not say it.
+const FIGURES: &str = "Curves and the picture of what fired are the first seed's, measured on a few of the held-out records. The advantage is shown for the \
+seed where it is largest, and its bound is the most that the promise leaves to any attack. Points, range and time are over all seeds.";
+
+/// Mean time over the seeds.
+fn time(rows: &[Row]) -> String {
+    let mut chart = BarChart::new("Time of training, mean over seeds", Axis::linear("seconds"), &[""]);
+    for row in rows.iter().filter(|row| row.learning_rate.is_some()) {
+        chart = chart.row(&row.name, vec![Some(row.spread(|o| o.seconds).mean.into())]);
+    }
+    chart.svg()
+}
+
 fn pictures(rows: &[Row], first: &[&Outcome]) -> Vec<String> {
+    let worst: Vec<&Outcome> = rows.iter().filter_map(Row::worst).collect();
     let mut out = Vec::new();
     out.extend(figures::against_bits(first));
     out.extend(figures::against_gradients(first));
     out.push(perplexity(rows));
     out.extend(figures::roc(first));
-    out.push(figures::advantage(first));
+    out.push(figures::advantage(&worst));
     out.extend(figures::rasters(first));
-    out.extend(figures::time(first));
+    out.push(time(rows));
     out
 }
 
 /// What each model says after the same prompts.
 fn samples(rows: &[Row], about: &About) -> Vec<Part> {
-    let table = |(i, prompt): (usize, &String)| {
+    let table = |(i, [prompt, answer]): (usize, &[String; 2])| {
         let said = |row: &Row| {
             let text = row.outcomes.first()?.says.get(i)?;
             Some(vec![row.name.clone().into(), text.trim().into()])
         };
         Part::Table(Table {
-            caption: format!("After \u{201c}{}\u{201d}", prompt.split_whitespace().collect::<Vec<_>>().join(" ")),
+            caption: format!("After \u{201c}{prompt}\u{201d}"),
             titles: vec!["method".into(), "goes on with".into()],
-            rows: rows.iter().filter_map(said).collect(),
+            rows: rows
+                .iter()
+                .filter_map(said)
+                .chain([vec!["the record itself".into(), answer.as_str().into()]])
+                .collect(),
         })
     };
-    about.prompts.iter().enumerate().map(table).collect()
+    about.asked.iter().enumerate().map(table).collect()
 }
 
 /// Everything that the page's numbers come from, for programs.
@@ -210,16 +234,11 @@ pub fn page(rows: &[Row], about: &About, command: &str) -> Page {
         rows: rows.iter().map(|row| table::cells(row).into_iter().map(cell).collect()).collect(),
     };
     let first: Vec<&Outcome> = rows.iter().filter_map(|row| row.outcomes.first()).collect();
-    let said = "One released bit, a batch of its own: the most it can tell about any one record, given all others, by how often it is flipped.";
-    let facts = about.facts().into_iter().map(|(name, value)| {
-        let value = match value.as_u64() {
-            Some(count) => thousands(count),
-            None => value.as_str().map_or_else(|| value.to_string(), str::to_owned),
-        };
-        vec![name.replace('_', " ").into(), value.into()]
-    });
-    let facts = Table { caption: String::new(), titles: vec!["what".into(), "is".into()], rows: facts.collect() };
-    let links = [("The library's documentation, with a guided tour", "https://docs.rs/ferret-engine")];
+    let told = |text: &str, parts: Vec<Part>| [vec![Part::Prose(text.into())], parts].concat();
+    let said = "What a bit costs: the most that one released bit, with a batch of its own, can tell about any one record, given all others, by how often \
+                it is flipped on purpose. Dashed: what the paper charges, which knows of no flips.";
+    let before = "Records that no model was trained on. The base model is what was there before.";
+    let seed = "Statements of the first seed's runs; the table above has what holds for every seed.";
     let repeat = "All budgets, tables beside the paper's and verdicts: `ferret study --grid paper`. Other readings of the algorithm: `--grid readings`. The \
                   comparison at equal (eps, delta): `--grid true-dp`; at equal nats: `--grid equal-nats`.";
     Page {
@@ -231,7 +250,11 @@ pub fn page(rows: &[Row], about: &About, command: &str) -> Page {
                 "Every method, side by side",
                 vec![Part::Table(methods), Part::Prose(about.under_the_table())],
             ),
-            section("pictures", "What was learnt, and what it gave away", vec![Part::Plots(pictures(rows, &first))]),
+            section(
+                "pictures",
+                "What was learnt, and what it gave away",
+                vec![Part::Prose(FIGURES.into()), Part::Plots(pictures(rows, &first))],
+            ),
             section(
                 "group",
                 "What a group and a bit are",
@@ -241,58 +264,20 @@ pub fn page(rows: &[Row], about: &About, command: &str) -> Page {
                     Part::Prose(said.into()),
                 ],
             ),
-            section("samples", "What the models say", samples(rows, about)),
-            section("privacy", "What each run promises", statements(rows)),
+            section("samples", "What the models say", told(before, samples(rows, about))),
+            section("privacy", "What each run promises", told(seed, statements(rows))),
             section(
                 "repeat",
                 "How it was run, and how to repeat it",
                 vec![
-                    Part::Table(facts),
+                    Part::Table(origin::table(&about.facts())),
                     Part::Code(command.into()),
                     Part::Prose(repeat.into()),
-                    Part::Prose(PAPER.into()),
+                    Part::Prose(origin::PAPER.into()),
                     Part::Data { name: "ferret-report.json".into(), json: data(rows, about) },
-                    Part::Links(links.map(|(text, to)| (text.to_owned(), to.to_owned())).to_vec()),
+                    origin::links(),
                 ],
             ),
         ],
-    }
-}
-
-/// Today, as `2026-11-17`, by the system's clock in UTC.
-fn today() -> String {
-    let days = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs() / 86_400);
-    date(days as i64)
-}
-
-/// The date so many days after 1970-01-01 (the civil calendar from days, in eras of 400 years that begin in March).
-fn date(days: i64) -> String {
-    let z = days + 719_468;
-    let (era, day) = (z.div_euclid(146_097), z.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let (d, m) = (of_year - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
-    format!("{:04}-{m:02}-{d:02}", year + era * 400 + i64::from(m <= 2))
-}
-
-/// The processor's name where the system tells it.
-fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':').map(|n| n.1.trim().to_owned()));
-    name.unwrap_or_else(|| format!("{} on {}", std::env::consts::ARCH, std::env::consts::OS))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn days_become_dates() {
-        for (days, text) in
-            [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_774, "2026-11-17"), (-1, "1969-12-31")]
-        {
-            assert_eq!(date(days), text);
-        }
     }
 }

@@ -37,6 +37,8 @@ pub fn perplexity(outcomes: &[&Outcome]) -> String {
 pub struct BudgetLine {
     /// The method, as the legend calls it.
     pub name: String,
+    /// Its place among the study's methods, which is its colour.
+    pub colour: usize,
     /// Its points, from the smallest budget up.
     pub points: Vec<(f64, f64, f64, f64)>,
 }
@@ -59,11 +61,11 @@ pub fn budget_lines(
         let name = format!("{name}: {value:.2}");
         chart = chart.series(Series::line(name, vec![(low, *value), (high, *value)]).muted().dashed());
     }
-    for (index, line) in lines.iter().enumerate() {
+    for line in lines {
         let spread: Vec<_> =
             line.points.iter().filter(|p| p.3 > p.2).map(|&(x, _, low, high)| (x, low, high)).collect();
         let points = line.points.iter().map(|&(x, middle, ..)| (x, middle)).collect();
-        chart = chart.series(Series::line(&line.name, points).markers().errors(spread).colour(index));
+        chart = chart.series(Series::line(&line.name, points).markers().errors(spread).colour(line.colour));
     }
     chart.svg()
 }

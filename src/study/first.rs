@@ -71,6 +71,11 @@ pub struct Row {
 }
 
 impl Row {
+    /// The outcome of the seed where the attack had the largest advantage.
+    pub fn worst(&self) -> Option<&Outcome> {
+        self.outcomes.iter().max_by(|a, b| a.attack.advantage.total_cmp(&b.attack.advantage))
+    }
+
     /// Mean and spread over the seeds.
     pub fn spread(&self, of: impl Fn(&Outcome) -> f64) -> Spread {
         let values: Vec<f64> = self.outcomes.iter().map(of).collect();
@@ -153,10 +158,10 @@ const ON_CURVE: usize = 50;
 /// The arm whose first run is measured after every bit.
 const WATCHED: &str = "FERRET-MAX";
 
-/// The prompts of three held-out records: what stands before their responses.
-pub fn prompts(world: &World) -> Vec<Vec<u32>> {
-    let prompt = |e: &Example| e.ids[..e.learn.iter().position(|l| *l).unwrap_or(0)].to_vec();
-    world.nonmembers.iter().map(prompt).filter(|ids| !ids.is_empty()).take(3).collect()
+/// Three held-out records: what stands before their responses, and from there on.
+pub fn asked(world: &World) -> Vec<(&[u32], &[u32])> {
+    let cut = |e: &'_ Example| e.learn.iter().position(|l| *l).unwrap_or(0);
+    world.nonmembers.iter().map(|e| e.ids.split_at(cut(e))).filter(|(prompt, _)| !prompt.is_empty()).take(3).collect()
 }
 
 /// A run of one arm on one seed.
@@ -180,7 +185,8 @@ pub fn run(
     tell: &(dyn Fn(f64) -> Result<()> + Sync),
     done: &(dyn Fn(u64, &Outcome) + Sync),
 ) -> Result<Vec<Row>> {
-    let prompts: Vec<Vec<u32>> = worlds.first().map_or_else(Vec::new, prompts);
+    let prompts: Vec<Vec<u32>> =
+        worlds.first().map_or_else(Vec::new, |world| asked(world).iter().map(|(prompt, _)| prompt.to_vec()).collect());
     let measure = |world, seed: usize, name: &str| Measure {
         world,
         audited: o.audited,

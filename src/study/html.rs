@@ -265,11 +265,14 @@ fn write_part(out: &mut String, part: &Part) {
 }
 
 fn write_table(out: &mut String, table: &Table) {
-    // A column of numbers is set flush right.
+    // A name and what it has: read along the line, as words are.
+    let pair = table.titles.len() == 2;
+    // A column of numbers is set flush right and not broken, unless it has long words beside them.
     let numeric: Vec<bool> = (0..table.titles.len())
         .map(|column| {
             let cells = || table.rows.iter().filter_map(|row| row.get(column)).filter(|c| !c.text.is_empty());
-            2 * cells().filter(|c| c.sort.is_some()).count() > cells().count()
+            let short = cells().all(|c| c.text.chars().count() < 25);
+            !pair && short && 2 * cells().filter(|c| c.sort.is_some()).count() > cells().count()
         })
         .collect();
     let class = |classes: &[(&str, bool)]| {
@@ -280,8 +283,9 @@ fn write_table(out: &mut String, table: &Table) {
     let caption = escape(&table.caption);
     let _ = write!(
         out,
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table>",
-        if caption.is_empty() { "table" } else { &caption }
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table{}>",
+        if caption.is_empty() { "table" } else { &caption },
+        class(&[("pair", pair)])
     );
     if !caption.is_empty() {
         let _ = write!(out, "<caption><span>{caption}</span></caption>");
@@ -366,12 +370,12 @@ mod tests {
         let alarm = Cell { alarm: true, ..Cell::number("0.4 ALARM", 0.4) };
         let table = Table {
             caption: String::new(),
-            titles: vec!["a".into(), "b".into()],
+            titles: ["a", "b", "c"].map(String::from).to_vec(),
             rows: vec![vec!["x".into(), alarm], vec!["y".into()], vec!["z".into(), Cell::number("?", f64::NAN)]],
         };
         let mut out = String::new();
         write_table(&mut out, &table);
-        assert_eq!(out.matches("<td").count(), 6);
+        assert_eq!(out.matches("<td").count(), 9);
         assert!(out.contains("<td class=\"n alarm\" data-sort=\"0.4\" data-title=\"b\">"));
         assert!(!out.contains("NaN"));
     }

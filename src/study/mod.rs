@@ -8,6 +8,7 @@ pub mod first;
 pub mod grid;
 pub mod html;
 mod memory;
+mod origin;
 pub mod outcome;
 pub mod paper;
 pub mod plot;

@@ -4,9 +4,19 @@ use super::first::Row;
 use super::grid::Spread;
 use crate::audit::columns::align;
 
-/// Column titles. The first seven are what a narrow terminal shows.
-pub const TITLES: [&str; 10] =
-    ["method", "promised", "test ppl", "AUC", "bits", "time [s]", "rate", "train ppl", "advantage [95 %]", "bound"];
+/// Column titles, not to be broken. The first seven are what a narrow terminal shows.
+pub const TITLES: [&str; 10] = [
+    "method",
+    "promised",
+    "test\u{a0}ppl",
+    "AUC",
+    "bits",
+    "time\u{a0}[s]",
+    "rate",
+    "train\u{a0}ppl",
+    "advantage\u{a0}[95\u{a0}%]",
+    "bound",
+];
 
 /// Columns of the terminal's table.
 const NARROW: usize = 7;
@@ -30,7 +40,7 @@ fn digits(perplexity: f64) -> usize {
 
 /// One arm's cells, in the order of [`TITLES`]. Advantage, bound and promise are those of the seed where they are largest.
 pub fn cells(row: &Row) -> [String; 10] {
-    let Some(worst) = row.outcomes.iter().max_by(|a, b| a.attack.advantage.total_cmp(&b.attack.advantage)) else {
+    let Some(worst) = row.worst() else {
         return TITLES.map(|_| String::new());
     };
     let ppl = |of: fn(&super::arm::Outcome) -> f64| {
@@ -45,20 +55,10 @@ pub fn cells(row: &Row) -> [String; 10] {
             format!("{:.3}{alarm}", worst.bound.advantage())
         }
     };
-    // The seeds have a few more or fewer members: the largest of each unit.
-    let promised: Vec<String> = worst
-        .guarantees
-        .iter()
-        .enumerate()
-        .map(|(i, first)| {
-            let all = row.outcomes.iter().filter_map(|o| o.guarantees.get(i));
-            all.max_by(|a, b| weight(a).total_cmp(&weight(b))).unwrap_or(first).short()
-        })
-        .collect();
     let bits = row.spread(|o| o.bits.unwrap_or(0) as f64);
     [
         row.name.clone(),
-        if promised.is_empty() { "saw no record".into() } else { promised.join(", ") },
+        promised(row),
         ppl(|o| o.test_loss.exp()),
         with_spread(row.spread(|o| o.attack.auc), 3),
         worst.bits.map_or("all".into(), |_| thousands(bits.mean.round() as u64)),
@@ -68,6 +68,18 @@ pub fn cells(row: &Row) -> [String; 10] {
         format!("{:.3} [{low:.3}, {high:.3}]", worst.attack.advantage),
         bound,
     ]
+}
+
+/// What holds for every seed: they have a few more or fewer members, so the largest of each unit.
+fn promised(row: &Row) -> String {
+    let units = row.outcomes.iter().map(|o| o.guarantees.len()).min().unwrap_or(0);
+    let largest = |i: usize| {
+        let all = row.outcomes.iter().map(|o| &o.guarantees[i]);
+        // Where a cell is broken, it is between two promises.
+        all.max_by(|a, b| weight(a).total_cmp(&weight(b))).map(|g| g.short().replace(' ', "\u{a0}"))
+    };
+    let all: Vec<String> = (0..units).filter_map(largest).collect();
+    if all.is_empty() { "saw no record".into() } else { all.join(", ") }
 }
 
 fn weight(g: &crate::privacy::Guarantee) -> f64 {
@@ -101,7 +113,7 @@ pub fn text(rows: &[Row], width: usize) -> String {
     while columns < TITLES.len() && (0..=columns).map(widest).sum::<usize>() + 2 * columns <= width {
         columns += 1;
     }
-    align(&all.iter().map(|row| row[..columns].to_vec()).collect::<Vec<_>>(), width)
+    align(&all.iter().map(|row| row[..columns].to_vec()).collect::<Vec<_>>(), width).replace('\u{a0}', " ")
 }
 
 /// What was found, in a sentence: the best private result beside the one without privacy, and whether an attack told members apart.
@@ -115,10 +127,7 @@ pub fn finding(rows: &[Row]) -> String {
         rows.iter().filter(trained).filter(|r| of(r)).min_by(|a, b| ppl(a).total_cmp(&ppl(b)))
     };
     let show = |row: &Row| {
-        let promised = row
-            .outcomes
-            .first()
-            .map_or(String::new(), |o| o.guarantees.iter().map(|g| g.short()).collect::<Vec<_>>().join(", "));
+        let promised = promised(row).replace('\u{a0}', " ");
         let spread = row.spread(|o| o.test_loss.exp());
         let about = with_spread(spread, digits(spread.mean));
         if promised == "nothing" { about } else { format!("{about} ({promised})") }

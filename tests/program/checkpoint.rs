@@ -180,7 +180,7 @@ fn inspect_counts() {
     assert_eq!(json["sha256"], checkpoint::tensors_sha256(&load(&model).weights));
     let text = ferret(folder.path()).args(["inspect", "--model"]).arg(&model).output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
-    for says in ["29728 parameters in 28 tensors", "h.1.mlp.c_proj.weight", "estimated for 4 x 32 tokens", "dpsgd"] {
+    for says in ["29,728 parameters in 28 tensors", "h.1.mlp.c_proj.weight", "estimated for 4 x 32 tokens", "dpsgd"] {
         assert!(text.contains(says), "{says} is not in {text}");
     }
 }

@@ -36,7 +36,7 @@ fn said(args: &[&str]) -> String {
 fn short_help_fits_a_screen_and_long_help_has_the_examples() {
     for verb in VERBS {
         let (short, long) = (said(&[verb, "-h"]), said(&[verb, "--help"]));
-        assert!(short.lines().count() <= 56, "{verb} -h has {} lines", short.lines().count());
+        assert!(short.lines().count() <= 40, "{verb} -h has {} lines", short.lines().count());
         assert!(long.contains("Example"), "{verb} --help shows no example");
         assert!(!short.contains("Examples:") && long.len() > short.len(), "{verb}");
         for text in [&short, &long] {
@@ -270,4 +270,38 @@ fn a_run_is_told_step_by_step() {
     // Another base is refused.
     let output = ferret(dir.path()).args(["explain", "run", "-q", "--base", "embedded"]).output().unwrap();
     assert_refused("another base", &output, &["transcript.json", "SHA-256"]);
+}
+
+#[test]
+fn only_one_who_trains_hears_of_dropout() {
+    let dir = tempfile::tempdir().unwrap();
+    records(dir.path());
+    let model = dir.path().join("model");
+    std::fs::create_dir(&model).unwrap();
+    for entry in std::fs::read_dir(tiny()).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, model.join(path.file_name().unwrap())).unwrap();
+    }
+    let config = std::fs::read_to_string(model.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["resid_pdrop"] = 0.1.into();
+    std::fs::write(model.join("config.json"), config.to_string()).unwrap();
+    let said = |call: &str| {
+        let output = ferret(dir.path()).args(call.split_whitespace()).output().unwrap();
+        assert!(output.status.success(), "{call}: {}", stderr(&output));
+        stderr(&output)
+    };
+    assert!(!said("eval -m model -d records.jsonl").contains("dropout"));
+    assert!(
+        said("train --method nonprivate -m model -d records.jsonl --dry-run").contains("dropout (resid_pdrop 0.1)")
+    );
+}
+
+#[test]
+fn a_number_below_zero_is_refused_by_its_flag() {
+    let dir = tempfile::tempdir().unwrap();
+    records(dir.path());
+    let mut command = ferret(dir.path());
+    command.args(["train", "--method", "dpsgd", "-m"]).arg(tiny()).args(["-d", "records.jsonl", "-b6", "-o", "out"]);
+    assert_refused("below zero", &command.args(["--dp-epsilon", "-1"]).output().unwrap(), &["-1"]);
 }

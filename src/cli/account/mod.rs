@@ -79,11 +79,11 @@ pub struct Args {
     /// Signs of each noised sum (signs)
     #[arg(long, value_name = "K")]
     bits: Option<u32>,
-    /// The epsilon to find the noise for
-    #[arg(long, value_name = "E")]
+    /// The epsilon of (epsilon, delta) to find the noise for
+    #[arg(long, visible_aliases = ["dp-epsilon", "target-epsilon"], value_name = "E")]
     epsilon: Option<f64>,
-    /// Delta
-    #[arg(long, value_name = "D", required_unless_present_any = ["paper_eq12", "nats", "add"])]
+    /// The delta of (epsilon, delta)
+    #[arg(long, visible_alias = "target-delta", value_name = "D", required_unless_present_any = ["paper_eq12", "nats", "add"])]
     delta: Option<f64>,
     /// Charge nats of mutual information with a record, given all others
     #[arg(long, conflicts_with_all = ["paper_eq12", "epsilon"])]

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args, Debug)]
 #[group(skip)]
 pub(super) struct Args {
-    /// The model before tuning: a folder in the Hugging Face layout, or a hub name
+    /// The model before tuning: `embedded`, a folder, or a hub name
     #[arg(long, value_name = "FOLDER|NAME", required = true)]
     base: Option<String>,
     /// The model to audit
@@ -34,7 +34,9 @@ pub(super) struct Args {
     loss_on: Loss,
     #[command(flatten)]
     unit: UnitArgs,
-    /// A folder for tables (text, CSV, JSON), ROC curves (SVG) and every record's scores
+    /// A folder for tables, curves and every record's scores
+    ///
+    /// Tables as text, CSV and JSON, ROC curves as SVG.
     #[arg(long, short = 'o', value_name = "FOLDER")]
     out: Option<PathBuf>,
     /// Also score by the norm of each record's gradient (about three times the work)
@@ -43,15 +45,17 @@ pub(super) struct Args {
     /// Fraction of a record's tokens that min-k averages
     #[arg(long, value_name = "FRACTION", default_value_t = 0.2)]
     min_k: f64,
-    /// How it was decided who is a member; the bounds are about this choice
-    #[arg(long, value_enum, default_value = "given", help_heading = "Bound")]
+    /// How it was decided who is a member
+    ///
+    /// The bounds are about this choice.
+    #[arg(long, value_name = "HOW", value_enum, default_value = "given", help_heading = "Bound")]
     membership: Membership,
     #[command(flatten)]
     charge: ChargeArgs,
     /// How many members and non-members there were in all, where only a part of them is scored
     #[arg(long, value_name = "M,N", value_delimiter = ',', help_heading = "Bound")]
     candidates: Option<Vec<u64>>,
-    /// End with exit code 1 on an alarm, and also where nothing could be judged because no bound applies
+    /// End with exit code 1 on an alarm, and where no bound applies
     #[arg(long, help_heading = "Bound")]
     fail_on_alarm: bool,
     #[command(flatten)]

@@ -11,11 +11,14 @@ use std::path::PathBuf;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Shadow models (LiRA, RMIA)")]
 pub(super) struct ShadowArgs {
-    /// Train K shadow models. Online (without --shadow-data, or with --shadow-online): on random halves of all candidates, so that
-    /// each is in half of the models
+    /// Train K shadow models
+    ///
+    /// Online (without --shadow-data, or with --shadow-online): on random halves of all candidates, so that each is in half of the models.
     #[arg(long, value_name = "K", default_value_t = 0)]
     shadows: usize,
-    /// Records of the same source that are no candidates: shadow models are trained on them, and a fifth is RMIA's population
+    /// Records of the same source that are no candidates
+    ///
+    /// Shadow models are trained on them, and a fifth is RMIA's population.
     #[arg(long, value_name = "FILE", requires = "shadows")]
     shadow_data: Option<PathBuf>,
     /// With --shadow-data: train on the candidates too, as the strongest attack does

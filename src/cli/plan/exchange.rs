@@ -8,10 +8,14 @@ use crate::ranks::wire::{Network, Traffic};
 /// Flags of a run on many ranks.
 #[derive(clap::Args, Debug)]
 pub(super) struct RankArgs {
-    /// Also tell what a step sends over the wire on R ranks (MPI), with --model beside what a whole update would
+    /// Also tell what a step sends on R ranks (MPI)
+    ///
+    /// With --model beside what a whole update would send.
     #[arg(long, value_name = "R", requires = "method")]
     ranks: Option<u64>,
-    /// With --ranks: the network's bits a second and the time of a message, like 10gbit,50us, to predict the time of a step's exchange
+    /// With --ranks: the network, like 10gbit,50us
+    ///
+    /// Its bits a second and the time of a message, to predict the time of a step's exchange.
     #[arg(long, value_name = "BITS,TIME", requires = "ranks")]
     network: Option<Network>,
     /// With --ranks: records computed on at once, as in `train`

@@ -38,21 +38,25 @@ use std::ffi::OsString;
   ferret plan --nats 1 --records 10000 --epochs 3
   ferret plan --nats 1 --dp-epsilon 1 --delta 1e-5 --records 10000 --epochs 3")]
 pub struct Args {
-    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret, ferret-k, dpsgd, dp-signsgd, nonprivate, signsgd or qsgd; without
-    /// one the best run is looked for
-    #[arg(long, required_unless_present_any = ["nats", "dp_epsilon"], requires = "batch")]
+    /// As in `train`; without one the best run is looked for
+    ///
+    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, ferret, ferret-k, dpsgd, dp-signsgd, nonprivate, signsgd or qsgd.
+    #[arg(long, required_unless_present_any = ["nats", "dp_epsilon"])]
     method: Option<String>,
-    /// FERRET: budget in nats of mutual information, as in `train`; the same as --nats
+    /// FERRET: budget in nats, as in `train`; the same as --nats
     #[arg(long, value_name = "NATS", requires = "method", conflicts_with = "nats")]
     epsilon: Option<f64>,
-    /// FERRET: charge s ln 2 nats a bit as the paper does, or what the bits of a batch can really tell; as in `train`
-    #[arg(long, value_enum, default_value = "paper")]
+    /// How nats are counted, as in `train`
+    ///
+    /// FERRET: charge s ln 2 nats a bit as the paper does, or what the bits of a batch can really tell.
+    #[arg(long, value_name = "COUNT", value_enum, default_value = "paper")]
     accounting: Accounting,
     /// Budget in nats of mutual information; without a method, of the best run
     #[arg(long, value_name = "NATS")]
     nats: Option<f64>,
-    /// Budget as the epsilon of (epsilon, delta); FERRET with --release rr or gaussian: find the flip or dither beside --epsilon; without a method, of
-    /// the best run
+    /// The epsilon of (epsilon, delta)
+    ///
+    /// FERRET with --release rr or gaussian: find the flip or dither beside --epsilon; without a method: the budget of the best run.
     #[arg(long, visible_alias = "target-epsilon", value_name = "E")]
     dp_epsilon: Option<f64>,
     #[command(flatten)]
@@ -63,26 +67,30 @@ pub struct Args {
     /// For the best run and ferret-k: variance of one record's gradient over the square of the mean gradient
     #[arg(long, value_name = "X", default_value_t = USUAL_NOISE)]
     gradient_noise: f64,
-    /// Delta of (epsilon, delta); for FERRET, of what flips would buy
+    /// The delta of (epsilon, delta)
+    ///
+    /// For FERRET, of what flips would buy.
     #[arg(long, visible_alias = "target-delta", value_name = "D", default_value_t = 1e-5)]
     delta: f64,
     /// Number of records N
     #[arg(long, value_name = "N")]
     records: u64,
-    /// Expected batch size B
-    #[arg(long, short = 'b', value_name = "B", requires = "method")]
+    /// Expected batch size B [default: 50, as in `train`; of the best run, what is best]
+    #[arg(long, short = 'b', visible_alias = "per-device-train-batch-size", value_name = "B", requires = "method")]
     batch: Option<u64>,
     /// Passes over the records
-    #[arg(long, short = 'e', value_name = "N")]
+    #[arg(long, short = 'e', visible_alias = "num-train-epochs", value_name = "N", default_value_t = 3)]
     epochs: u64,
-    /// Take the groups from this model: a folder in the Hugging Face layout, a hub name, or preset:NAME for a shape by name
+    /// `embedded`, a folder, a hub name, or preset:NAME: its groups
+    ///
+    /// Take the groups from this model: `embedded`, a folder in the Hugging Face layout, a hub name, or preset:NAME for a shape by name.
     #[arg(long, short = 'm', value_name = "FOLDER|NAME", conflicts_with = "group_count")]
     model: Option<String>,
-    #[command(flatten, next_help_heading = "With --model: what of it is tuned")]
-    tune: TuneArgs,
     /// Number of groups G, instead of a model
     #[arg(long, value_name = "G")]
     group_count: Option<u64>,
+    #[command(flatten, next_help_heading = "With --model: what of it is tuned")]
+    tune: TuneArgs,
     /// With --model: cut its tensors into so many groups
     #[arg(long, value_name = "N", requires = "model", conflicts_with = "bucket")]
     groups: Option<usize>,
@@ -92,10 +100,10 @@ pub struct Args {
     #[command(flatten, next_help_heading = "On many machines")]
     ranks: exchange::RankArgs,
     /// Print one JSON object
-    #[arg(long)]
+    #[arg(long, help_heading = "Running")]
     json: bool,
     /// No progress
-    #[arg(long, short = 'q')]
+    #[arg(long, short = 'q', help_heading = "Running")]
     quiet: bool,
 }
 
@@ -114,9 +122,8 @@ pub(super) fn expand(mut arguments: Vec<OsString>) -> Vec<OsString> {
 
 /// Tell what the asked-for run, or the best one, releases and spends.
 pub fn run(args: Args) -> Result<()> {
-    let (Some(method), Some(batch)) = (args.method.as_deref(), args.batch) else {
-        return best::run(&args);
-    };
+    let Some(method) = args.method.as_deref() else { return best::run(&args) };
+    let batch = args.batch.unwrap_or(50);
     match method {
         "dpsgd" | "dp-signsgd" | "ferret-k" => {
             if let Some(noise) = args.noise_multiplier {

@@ -12,8 +12,10 @@ use crate::privacy::statement::Circumstances;
 /// Flags that decide what is released, as in `train`.
 #[derive(clap::Args, Debug)]
 pub(super) struct ReleaseArgs {
-    /// FERRET: the bit itself, the bit by randomised response, or a scalar with Gaussian noise
-    #[arg(long, value_enum, default_value = "bit")]
+    /// What a fire sends, as in `train`
+    ///
+    /// FERRET: the bit itself, the bit by randomised response, or a scalar with Gaussian noise.
+    #[arg(long, value_name = "KIND", value_enum, default_value = "bit")]
     release: ReleaseKind,
     /// rr: probability of a flip; or --dp-epsilon to have it found
     #[arg(long, value_name = "P", conflicts_with = "dp_epsilon")]

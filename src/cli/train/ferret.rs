@@ -25,8 +25,10 @@ pub(super) struct FerretArgs {
     /// Whether fired groups share a step's batch or each bit draws its own [default: step; bit with --release rr or gaussian]
     #[arg(long, value_enum)]
     pub(super) batch_per: Option<BatchPer>,
-    /// Count the budget as the paper does, s ln 2 nats a bit, or by what the bits of a batch can really tell, flips and noise included
-    #[arg(long, value_enum, default_value = "paper")]
+    /// How nats are counted
+    ///
+    /// As the paper does, s ln 2 nats a bit, or by what the bits of a batch can really tell, flips and noise included.
+    #[arg(long, value_name = "COUNT", value_enum, default_value = "paper")]
     pub(super) accounting: Accounting,
     /// What AdamW does to a group that did not fire: run on with a zero gradient, or stand still
     #[arg(long, value_enum, default_value = "zero")]
@@ -44,9 +46,11 @@ pub(super) struct FerretArgs {
     /// Backward, or forward mode in the memory of inference
     #[arg(long, value_enum, default_value = "backward")]
     pub(super) engine: Engine,
+    /// What a fire sends [default: bit; ferret-k: sign]
+    ///
     /// The bit itself (bounded mutual information), the bit by randomised response, or a scalar with Gaussian noise (both also
-    /// (eps, delta)-DP); ferret-k: signs or scalars, after the noise [default: bit; ferret-k: sign]
-    #[arg(long, value_enum)]
+    /// (eps, delta)-DP); ferret-k: signs or scalars, after the noise.
+    #[arg(long, value_name = "KIND", value_enum)]
     pub(super) release: Option<ReleaseKind>,
     /// rr: probability of a flip
     #[arg(long, value_name = "P", conflicts_with = "dp_epsilon")]
@@ -119,7 +123,9 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
     let tuned = args.tune.tune.ids(&layout)?;
     let groups = Groups::tuned(&tuned, grouping)?;
     let Some(epsilon) = args.epsilon else {
-        return Err(Error::usage("--epsilon NATS is needed: the budget of the run in nats of mutual information"));
+        return Err(Error::usage(
+            "--epsilon NATS is needed: the budget of the run in nats of mutual information, such as 1",
+        ));
     };
     let noisy = args.ferret.release.is_some_and(|r| r != ReleaseKind::Bit);
     let route = args.route.unwrap_or_default();

@@ -13,7 +13,7 @@ pub(super) use resume::expand;
 
 use super::audit::{OwnArgs, OwnRun};
 use super::bars::Bars;
-use super::common::{Compute, DataArg, Job, ModelArg, TuneArgs, open_records};
+use super::common::{Compute, DataArg, Job, ModelArg, TuneArgs, open_records, tell};
 use super::ranks;
 use crate::backend::Backend;
 use crate::error::{Error, Result};
@@ -46,8 +46,9 @@ use std::path::{Path, PathBuf};
   mpirun -n 4 ferret train --method ferret-max --model base --data shard-{rank}.jsonl --epsilon 0.5 --batch 50 --out tuned
   ferret train --resume tuned")]
 pub struct Args {
-    /// ferret-max, ferret-half, ferret-quarter, ferret-eighth, ferret-2, or ferret with --groups or --bucket; ferret-k; dpsgd, dp-signsgd;
-    /// not private: nonprivate, signsgd, qsgd
+    /// ferret-max, ferret-2, ferret-k, dpsgd, nonprivate and others
+    ///
+    /// The others: ferret-half, ferret-quarter, ferret-eighth, or ferret with --groups or --bucket; dp-signsgd; not private: signsgd, qsgd.
     #[arg(long)]
     method: String,
     #[command(flatten)]
@@ -70,11 +71,12 @@ pub struct Args {
     )]
     out: PathBuf,
 
-    /// FERRET: budget of the whole run in nats of mutual information (not an epsilon of differential privacy)
-    #[arg(long, value_name = "NATS", help_heading = "Budget")]
+    /// FERRET: nats of mutual information, no epsilon of DP
+    #[arg(long, visible_alias = "nats", value_name = "NATS", help_heading = "Budget")]
     epsilon: Option<f64>,
-    /// dpsgd, dp-signsgd, ferret-k: find the noise that makes the planned run (E, delta)-DP; FERRET with --release rr or gaussian: the flip or
-    /// dither
+    /// dpsgd, ferret-k: noise that makes it (E, delta)-DP
+    ///
+    /// It is found for the planned run: of dpsgd, dp-signsgd and ferret-k; of FERRET with --release rr or gaussian the flip or dither.
     #[arg(long, visible_alias = "target-epsilon", value_name = "E", help_heading = "Budget")]
     dp_epsilon: Option<f64>,
     /// The delta of (eps, delta)
@@ -112,8 +114,8 @@ pub struct Args {
     #[arg(long, value_name = "SEED", help_heading = "Randomness")]
     insecure_seed: Option<u64>,
 
-    /// Peak learning rate; the length of ferret-k's direct steps [default: by method and size; the run tells it]
-    #[arg(long, help_heading = "Updates")]
+    /// Peak rate; ferret-k: the length of its steps [default: by method and size; the run tells it]
+    #[arg(long, value_name = "RATE", help_heading = "Updates")]
     learning_rate: Option<f64>,
     /// Learning rate over the run [default: constant; nonprivate: linear, the paper's recipe]
     #[arg(long, value_enum, help_heading = "Updates")]
@@ -146,8 +148,10 @@ pub struct Args {
     /// Save what resuming needs after every N computed steps
     #[arg(long, value_name = "N", default_value_t = 25, help_heading = "Running")]
     checkpoint_every: u32,
+    /// Go on with an unfinished run
+    ///
     /// `--resume FOLDER` alone goes on with the unfinished run there. Without a folder: go on with the run in --out if there is one, which
-    /// must have been begun with the same arguments, else begin it
+    /// must have been begun with the same arguments, else begin it.
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, help_heading = "Running")]
     resume: Option<Option<PathBuf>>,
     /// Begin again in --out, where a run has diverged, with another --learning-rate or other settings; the statement says so
@@ -159,7 +163,7 @@ pub struct Args {
     /// Print one JSON object at the end
     #[arg(long, help_heading = "Running")]
     json: bool,
-    /// No progress, and no notes on the run (those on the model and the records stay)
+    /// No progress, and no notes but those on the model and the records
     #[arg(long, short = 'q', help_heading = "Running")]
     quiet: bool,
     #[command(flatten, next_help_heading = "Running")]
@@ -260,6 +264,7 @@ impl Args {
         }
         let shard = shard::of(&self.data, self.audit.asked())?;
         let (base, tokenizer) = self.model.open_stored()?;
+        tell(&base.notes, true);
         let config = &base.weights.config;
         let records = shard.as_ref().unwrap_or(&self.data).open(config, tokenizer.as_ref(), None)?;
         self.audit.check(&self.data, config, tokenizer.as_ref())?;
@@ -300,14 +305,11 @@ impl Args {
         }
         let (base, tuned) = (self.model.model.as_str(), self.out.as_path());
         let run = OwnRun { base, tuned, data: &self.data, compute: &self.compute, quiet: self.quiet };
-        let audit = self.audit.run(run).map_err(|e| {
-            match e {
-            Error::Interrupted(_) => Error::Interrupted(
-                "stopped in the audit; the model is finished, and the same command with --resume goes on with the audit"
-                    .into(),
-            ),
+        let stopped =
+            "stopped in the audit; the model is finished, and the same command with --resume goes on with the audit";
+        let audit = self.audit.run(run).map_err(|e| match e {
+            Error::Interrupted(_) => Error::Interrupted(stopped.into()),
             e => e,
-        }
         })?;
         if let Some(training) = training {
             training.close()?;
@@ -358,8 +360,9 @@ impl Args {
 fn text(summary: &Value) -> String {
     let name = summary["method"].as_str().unwrap_or_default();
     let took = summary["seconds"].as_f64().map_or(String::new(), |s| format!(" in {s:.1} s"));
+    let count = |key: &str| thousands(summary[key].as_u64().unwrap_or(0));
     let out_of = |what: &str| {
-        let (number, steps, computed) = (&summary[what], &summary["steps"], &summary["computed_steps"]);
+        let (number, steps, computed) = (count(what), count("steps"), count("computed_steps"));
         format!("{name}: {number} {what} released in {steps} steps, {computed} of them computed{took}\n")
     };
     let mut out = match summary["out"].is_null() {
@@ -371,10 +374,8 @@ fn text(summary: &Value) -> String {
     } else if summary["bits_per_update"].is_u64() {
         let sigma =
             summary["noise_multiplier"].as_f64().map_or(String::new(), |s| format!(", noise multiplier {s:.4}"));
-        out += &format!(
-            "{name}: {} updates of {} bits released{took}{sigma}\n",
-            summary["steps"], summary["bits_per_update"]
-        );
+        out +=
+            &format!("{name}: {} updates of {} bits released{took}{sigma}\n", count("steps"), count("bits_per_update"));
     }
     if let Some(gradients) = summary["record_gradients"].as_u64() {
         out += &format!("  {} gradients of a record, on average\n", thousands(gradients));

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::model::checkpoint::{self, Dtype, SaveOptions};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Decoder, Weights};
+use crate::study::table::thousands;
 use crate::{eval, fsio};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -87,6 +88,9 @@ pub fn run(args: Args) -> Result<()> {
 /// The corpus as files.
 fn write(dir: &Path, args: &Args) -> Result<Value> {
     fsio::must_be_new(dir)?;
+    if args.records == 0 {
+        return Err(Error::usage("--records 0 leaves nothing to learn from: ask for at least 1"));
+    }
     let mut splits = vec![Split::Train, Split::Test, Split::Tuning];
     splits.extend((0..args.shadows).map(Split::Shadow));
     let public = [("public-train.txt", Public::Train), ("public-test.txt", Public::Test)];
@@ -109,7 +113,7 @@ fn write(dir: &Path, args: &Args) -> Result<Value> {
     bar.finish_and_clear();
     let splits: Vec<String> = splits.iter().map(Split::to_string).collect();
     if !args.json {
-        let (paragraphs, records) = (args.paragraphs, args.records);
+        let (paragraphs, records) = (thousands(args.paragraphs as u64), thousands(args.records as u64));
         fsio::print(&format!(
             "{}: {paragraphs} public paragraphs each to train and test on, {records} private records each of {}\n",
             dir.display(),

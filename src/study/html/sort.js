@@ -30,7 +30,7 @@ const save = (name, type, text) => {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 };
-const said = cell => cell.textContent.trim();
+const said = cell => cell.textContent.trim().replaceAll('\u00a0', ' ');
 const quoted = text => /[",\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
 document.querySelectorAll('table').forEach((table, index) => {
   const titles = [...table.tHead.rows[0].cells].map(said);

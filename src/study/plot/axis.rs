@@ -129,8 +129,12 @@ impl Settled {
             Scale::Linear => self.linear_ticks(want),
             Scale::Log => {
                 let ticks = self.log_ticks(want);
-                // Between 101 and 109 there is no round number of one digit.
-                if ticks.iter().filter(|t| t.text.is_some()).count() < 2 { self.linear_ticks(want) } else { ticks }
+                // Between 101 and 199 there is no round number of one digit.
+                if ticks.iter().filter(|t| t.text.is_some()).count() < 3 {
+                    self.linear_ticks(want.max(4))
+                } else {
+                    ticks
+                }
             }
         }
     }
@@ -158,7 +162,7 @@ impl Settled {
         // Which digits of a decade are labelled: all of 1, 2, 5 when the range is short, else 1, else every n-th.
         let labelled: &[u32] = match decades {
             d if d < 0.7 => &[1, 2, 3, 4, 5, 6, 7, 8, 9],
-            d if d < 2.2 => &[1, 2, 5],
+            d if d < 2.8 => &[1, 2, 5],
             _ => &[1],
         };
         let every = (decades / want.max(2) as f64).ceil().max(1.0) as i32;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::axis::{Axis, Scale, short};
 use super::page::{
-    Area, COLOURS, Key, Swatch, TEXT, TICK, document, escape, heading, identity, legend, marker, px, text_width,
+    Area, COLOURS, Key, Swatch, TEXT, TICK, document, escape, heading, identity, legend, marker, px, text_width, thin,
 };
 
 /// A bar, with an interval around its end and a bound beside it.
@@ -88,7 +88,8 @@ impl BarChart {
         let (bottom, height) = (area.top + area.height, area.top + area.height + 46.0);
 
         let (mut grid, mut body) = (String::new(), String::new());
-        for tick in x.ticks((area.width / 60.0) as usize) {
+        let span = |t: &str, at: f64| (at - 0.5 * text_width(t, TICK) - 3.0, at + 0.5 * text_width(t, TICK) + 3.0);
+        for tick in thin(x.ticks((area.width / 60.0) as usize), |value| area.x(&x, value), span) {
             let Some(text) = tick.text else { continue };
             let at = px(area.x(&x, tick.value));
             let _ = write!(grid, "M{at} {}V{}", px(area.top), px(bottom));

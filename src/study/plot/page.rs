@@ -4,16 +4,16 @@ use std::fmt::Write;
 
 use super::axis::{Settled, Tick};
 
-/// Colours by index, light and dark, told apart by the common kinds of colour blindness at this order.
-const PALETTE: [(&str, &str); 8] = [
+/// Colours by index, light and dark: any two differ in lightness or in what every common kind of colour blindness leaves of the hue.
+pub(super) const PALETTE: [(&str, &str); 8] = [
     ("#0b62b0", "#62b0ff"),
     ("#c25400", "#ffa35c"),
-    ("#0a7a57", "#3fcf9f"),
-    ("#9c3f98", "#e497e0"),
-    ("#8a6700", "#e0c04a"),
-    ("#be2430", "#ff8080"),
-    ("#00778a", "#55cfe0"),
-    ("#5a5f68", "#b4bac4"),
+    ("#034939", "#b4fea3"),
+    ("#492e64", "#d5cffe"),
+    ("#b38254", "#a97e51"),
+    ("#722503", "#ec38b5"),
+    ("#1b96c5", "#75feda"),
+    ("#828c88", "#7f8980"),
 ];
 const INKS: [(&str, &str, &str); 4] = [
     ("ink", "#1d2026", "#e6e8ec"),
@@ -221,19 +221,31 @@ pub(super) fn legend(keys: &[Key], top: f64, width: f64) -> (String, f64) {
     (out, y + 6.0)
 }
 
-/// A marker's outline around a point: circle, square, triangle, diamond, then again.
+/// A marker's outline around a point, a shape of its own for every colour: circle, square, triangle, diamond, ring, triangle on its head, plus, cross.
 pub(super) fn marker(shape: usize, x: f64, y: f64) -> String {
     let (x0, y0) = (px(x - 3.5), px(y));
-    match shape % 4 {
+    match shape % COLOURS {
         0 => format!("M{x0} {y0}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z"),
         1 => format!("M{} {}h6.4v6.4h-6.4z", px(x - 3.2), px(y - 3.2)),
         2 => format!("M{} {}l4.2 7.2h-8.4z", px(x), px(y - 4.6)),
-        _ => format!("M{} {}l4.4 4.4l-4.4 4.4l-4.4 -4.4z", px(x), px(y - 4.4)),
+        3 => format!("M{} {}l4.4 4.4l-4.4 4.4l-4.4 -4.4z", px(x), px(y - 4.4)),
+        // The hole runs the other way round.
+        4 => format!(
+            "M{} {y0}a4.2 4.2 0 1 0 8.4 0a4.2 4.2 0 1 0 -8.4 0zm2 0a2.2 2.2 0 1 1 4.4 0a2.2 2.2 0 1 1 -4.4 0z",
+            px(x - 4.2)
+        ),
+        5 => format!("M{} {}l4.2 -7.2h-8.4z", px(x), px(y + 4.6)),
+        6 => format!("M{} {}h3v3h3v3h-3v3h-3v-3h-3v-3h3z", px(x - 1.5), px(y - 4.5)),
+        _ => format!(
+            "M{} {}l2.5 2.5l2.5 -2.5l1.9 1.9l-2.5 2.5l2.5 2.5l-1.9 1.9l-2.5 -2.5l-2.5 2.5l-1.9 -1.9l2.5 -2.5l-2.5 -2.5z",
+            px(x - 2.5),
+            px(y - 4.4)
+        ),
     }
 }
 
 /// Ticks of which those lose their text that would run into another's; powers of ten keep theirs first.
-fn thin(ticks: Vec<Tick>, at: impl Fn(f64) -> f64, span: impl Fn(&str, f64) -> (f64, f64)) -> Vec<Tick> {
+pub(super) fn thin(ticks: Vec<Tick>, at: impl Fn(f64) -> f64, span: impl Fn(&str, f64) -> (f64, f64)) -> Vec<Tick> {
     let mut order: Vec<usize> = (0..ticks.len()).collect();
     order
         .sort_by_key(|&i| !ticks[i].text.as_deref().is_some_and(|t| t.trim_start_matches(['0', '.']).starts_with('1')));

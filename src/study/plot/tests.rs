@@ -48,7 +48,8 @@ fn ticks_are_round_numbers() {
     );
     assert_eq!(labels(&settled(Axis::linear("").range(-0.3, 0.3)), 3), ["\u{2212}0.2", "0.0", "0.2"]);
     assert_eq!(labels(&settled(Axis::linear("").whole().range(0.0, 3.0)), 6), ["0", "1", "2", "3"]);
-    assert_eq!(labels(&settled(Axis::log("").range(101.5, 108.5)), 3), ["105"]);
+    assert_eq!(labels(&settled(Axis::log("").range(101.5, 108.5)), 3), ["102", "104", "106", "108"]);
+    assert_eq!(labels(&settled(Axis::log("").range(130.0, 310.0)), 2), ["150", "200", "250", "300"]);
     assert_eq!(labels(&settled(Axis::log("").range(1e-3, 1.0)), 5), ["0.001", "0.01", "0.1", "1"]);
     assert_eq!(labels(&settled(Axis::log("").range(8.0, 120.0)), 5), ["10", "20", "50", "100"]);
     assert_eq!(
@@ -157,4 +158,44 @@ fn plots_of_one_page_have_their_own_ids() {
     let id = |svg: &str| svg.split("<title id=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
     assert_ne!(id(&one), id(&two));
     assert!(one.contains("prefers-color-scheme:dark"));
+}
+
+/// Colours as people see them who lack a kind of cone (Machado, Oliveira and Fernandes 2009, at full strength), compared in CIELAB: a distance of 2.3 is
+/// just noticeable side by side.
+#[test]
+fn colours_differ_for_the_colour_blind() {
+    let kinds = [
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    ];
+    let linear = |hex: &str, at: usize| {
+        let c = f64::from(u8::from_str_radix(&hex[at..at + 2], 16).unwrap()) / 255.0;
+        if c <= 0.04045 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) }
+    };
+    let dot = |row: [f64; 3], c: [f64; 3]| row[0] * c[0] + row[1] * c[1] + row[2] * c[2];
+    let lab = |c: [f64; 3]| {
+        let c = c.map(|v| v.clamp(0.0, 1.0));
+        let f = |t: f64| if t > 0.008856 { t.cbrt() } else { 7.787 * t + 16.0 / 116.0 };
+        let [x, y, z] = [
+            f(dot([0.4124, 0.3576, 0.1805], c) / 0.9505),
+            f(dot([0.2126, 0.7152, 0.0722], c)),
+            f(dot([0.0193, 0.1192, 0.9505], c) / 1.089),
+        ];
+        [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+    };
+    for dark in [false, true] {
+        let colours =
+            super::page::PALETTE.map(|(day, night)| [1, 3, 5].map(|at| linear(if dark { night } else { day }, at)));
+        for (kind, see) in kinds.iter().enumerate() {
+            let seen = colours.map(|c| lab(see.map(|row| dot(row, c))));
+            for (i, a) in seen.iter().enumerate() {
+                for (j, b) in seen.iter().enumerate().skip(i + 1) {
+                    let apart = (0..3).map(|k| (a[k] - b[k]).powi(2)).sum::<f64>().sqrt();
+                    assert!(apart > 15.0, "{i} and {j} are {apart:.1} apart (kind {kind}, dark {dark})");
+                }
+            }
+        }
+    }
 }

@@ -3,10 +3,12 @@
 use super::{Group, Report, groups, is_base};
 use crate::study::arm::Outcome;
 use crate::study::figures::{self, BudgetLine};
-use crate::study::grid::{Finished, Grid, Kind};
+use crate::study::grid::{Finished, Grid, Kind, Spread};
 use crate::study::html::{Page, Part, Section};
-use crate::study::plot::{Axis, BarChart};
+use crate::study::origin;
+use crate::study::plot::{Axis, Bar, BarChart};
 use crate::study::spec::Goal;
+use crate::study::table::thousands;
 use crate::study::toy;
 
 /// The page of a finished study. `command` repeats it.
@@ -23,7 +25,7 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
     if !findings.is_empty() {
         sections.push(section("verdicts", "What was found", findings));
     }
-    sections.push(section("tables", "Tables", report.sheets.iter().flat_map(|s| s.parts()).collect()));
+    sections.push(section("tables", "Tables", report.told().iter().flat_map(|s| s.parts()).collect()));
     sections.push(section("pictures", "Pictures", vec![Part::Plots(pictures(grid, &groups))]));
     if let Some(records) = results.iter().find_map(|r| Some(r.outcome.as_ref().ok()?.candidates.0)).filter(|n| *n > 0) {
         let said = "One released bit, a batch of its own: the most it can tell about any one record, given all others, by how often it is \
@@ -43,7 +45,16 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
     });
     sections.push(section("privacy", "What each run promises", statements.collect()));
     let again = "The same command again runs nothing twice. Every run is a file under `runs/`, named by a hash of its settings.";
-    sections.push(section("repeat", "How to repeat it", vec![Part::Code(command.into()), Part::Prose(again.into())]));
+    let facts = origin::facts().map(|(name, value)| (name.to_owned(), value));
+    let repeat = vec![
+        Part::Table(origin::table(&facts)),
+        Part::Code(command.into()),
+        Part::Prose(again.into()),
+        Part::Prose(origin::PAPER.into()),
+        Part::Data { name: "study.json".into(), json: report.json(grid, results).to_string() },
+        origin::links(),
+    ];
+    sections.push(section("repeat", "How it was run, and how to repeat it", repeat));
     let what = match grid.kind {
         Kind::Paper => "The paper's methods over budgets and lengths, beside the paper's own GPT-2 figures.",
         Kind::Readings => "Every reading of Algorithm 1 side by side at the same budget.",
@@ -65,12 +76,13 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
         intro: vec![
             what.into(),
             format!(
-                "{} runs over {} seed(s). In each, every candidate record became a member by the toss of a coin (seed 1: {} members, {} \
+                "{} runs over {} seed{}. In each, every candidate record became a member by the toss of a coin (seed 1: {} members, {} \
                  not), the model was fine-tuned on the members, and attacked with up to {} records of each side.",
-                results.len(),
+                thousands(results.len() as u64),
                 grid.seeds,
-                members.0,
-                members.1,
+                if grid.seeds == 1 { "" } else { "s" },
+                thousands(members.0),
+                thousands(members.1),
                 grid.audited
             ),
             "Nats of mutual information and (eps, delta) are different units. No figure here puts both on one axis, and no number of one \
@@ -108,10 +120,12 @@ fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
     if grid.kind == Kind::EqualNats {
         out.extend(against_budget(grid, groups));
     }
-    let mut chart = BarChart::new("Perplexity on held-out records, mean over seeds", Axis::log("perplexity"), &[""]);
+    let title = "Perplexity on held-out records, mean and range over seeds";
+    let mut chart = BarChart::new(title, Axis::log("perplexity"), &[""]).points();
     for group in groups {
-        if let Some(spread) = group.spread(|o| o.test_loss.exp()) {
-            chart = chart.row(&group.spec.row, vec![Some(spread.mean.into())]);
+        if let Some(Spread { mean, min, max, n, .. }) = group.spread(|o| o.test_loss.exp()) {
+            let bar = Bar { value: mean, interval: (n > 1).then_some([min, max]), bound: None };
+            chart = chart.row(&group.spec.row, vec![Some(bar)]);
         }
     }
     out.push(chart.svg());
@@ -142,6 +156,14 @@ fn first<'a>(group: &Group<'a>) -> Option<&'a Outcome> {
 /// Perplexity against the budget, a figure a length and unit.
 fn against_budget(grid: &Grid, groups: &[Group]) -> Vec<String> {
     let mut out = Vec::new();
+    // A method has one colour in all figures; rows that only repeat another's steps come after.
+    let mut names: Vec<&str> = Vec::new();
+    let trained = || groups.iter().filter(|g| !is_base(g));
+    for g in trained().filter(|g| g.spec.steps_of.is_none()).chain(trained()) {
+        if !names.contains(&g.spec.row.as_str()) {
+            names.push(&g.spec.row);
+        }
+    }
     for &epochs in &grid.epochs {
         let level = |g: &&Group| is_base(g) || (g.spec.method == Goal::Nonprivate && g.spec.epochs == epochs);
         let references: Vec<(String, f64)> = groups
@@ -161,7 +183,10 @@ fn against_budget(grid: &Grid, groups: &[Group]) -> Vec<String> {
                 let point = (g.spec.column(), s.mean, s.min, s.max);
                 match lines.iter_mut().find(|l| l.name == g.spec.row) {
                     Some(line) => line.points.push(point),
-                    None => lines.push(BudgetLine { name: g.spec.row.clone(), points: vec![point] }),
+                    None => {
+                        let colour = names.iter().position(|name| *name == g.spec.row).unwrap_or(0);
+                        lines.push(BudgetLine { name: g.spec.row.clone(), colour, points: vec![point] });
+                    }
                 }
             }
             if !lines.is_empty() {

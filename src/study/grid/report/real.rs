@@ -166,7 +166,10 @@ pub(super) fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
             let point = (bits.max(1) as f64 / 8.0, s.mean, s.min, s.max);
             match lines.iter_mut().find(|l| l.name == g.spec.row) {
                 Some(line) => line.points.push(point),
-                None => lines.push(BudgetLine { name: g.spec.row.clone(), points: vec![point] }),
+                None => {
+                    let colour = lines.len();
+                    lines.push(BudgetLine { name: g.spec.row.clone(), colour, points: vec![point] });
+                }
             }
         }
         let title = format!(

@@ -143,7 +143,10 @@ pub(super) fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
             let point = (made.1 as f64 / 8.0, s.mean, s.min, s.max);
             match lines.iter_mut().find(|l| l.name == name) {
                 Some(line) => line.points.push(point),
-                None => lines.push(BudgetLine { name: name.to_owned(), points: vec![point] }),
+                None => {
+                    let colour = lines.len();
+                    lines.push(BudgetLine { name: name.to_owned(), colour, points: vec![point] });
+                }
             }
         }
         let title = format!("Test perplexity against what is released, at ({eps}, {:e}), {epochs} epochs", grid.delta);
