@@ -85,20 +85,7 @@ impl Crew {
 
     /// The whole numbers of all ranks, added up.
     pub(super) fn add(&self, own: &mut [i64]) -> Result<()> {
-        if self.ranks.size() == 1 {
-            return Ok(());
-        }
-        let all = self.ranks.gather("sums of sketches", bytemuck::cast_slice(own))?;
-        own.fill(0);
-        for bytes in all {
-            if bytes.len() != 8 * own.len() {
-                return Err(Error::Rank(format!("a rank sent {} bytes for {} sums", bytes.len(), own.len())));
-            }
-            for (sum, x) in own.iter_mut().zip(bytes.chunks_exact(8)) {
-                *sum = sum.saturating_add(i64::from_ne_bytes(x.try_into().expect("8 bytes")));
-            }
-        }
-        Ok(())
+        self.ranks.add("sums of sketches", own)
     }
 
     /// The sums of `tensors` over all ranks, each of which has its own part of them.
