@@ -2,6 +2,8 @@
 #![cfg(all(feature = "mpi", feature = "cli", target_os = "linux"))]
 
 mod common;
+#[path = "mpi/faults.rs"]
+mod faults;
 #[path = "mpi/pieces.rs"]
 mod pieces;
 #[path = "mpi/shards.rs"]
@@ -138,6 +140,17 @@ fn told(mut summary: Value) -> Value {
     summary
 }
 
+/// Take out of a private log how long each step took.
+fn forget_times(out: &Path) {
+    let log = std::fs::read_to_string(out.join("log.jsonl")).unwrap();
+    let lines = log.lines().map(|line| {
+        let mut line: Value = serde_json::from_str(line).unwrap();
+        line["seconds"] = Value::Null;
+        line.to_string()
+    });
+    std::fs::write(out.join("log.jsonl"), lines.collect::<Vec<_>>().join("\n")).unwrap();
+}
+
 #[test]
 fn ferret_and_ferret_k_give_the_bytes_of_one_process_at_any_number_of_ranks() {
     if !have_mpi() {
@@ -147,11 +160,15 @@ fn ferret_and_ferret_k_give_the_bytes_of_one_process_at_any_number_of_ranks() {
     let (data, held_out) = (records(dir.path(), "records.jsonl", 3), records(dir.path(), "held-out.jsonl", 7));
     let held_out = held_out.to_str().unwrap();
     let common = ["--insecure-seed", "1", "--eval-data", held_out];
-    let bits = [&FERRET_MAX[..], &common, &["--batch-per", "bit", "--release", "rr", "--flip", "0.1"]].concat();
+    let bits = [&FERRET_MAX[..], &common, &["--batch-per", "bit", "--release", "rr", "--flip", "0.1", "--log-private"]]
+        .concat();
     let jvp = [&FERRET_MAX[..], &common, &["--engine", "jvp", "--log-private"]].concat();
     let plain = [&FERRET_MAX[..], &common].concat();
     let many = [&["--method", "ferret-k", "--dp-epsilon", "8", "--epochs", "2"][..], &common].concat();
-    for (name, method) in [("plain", plain), ("bits", bits), ("jvp", jvp), ("ferret-k", many)] {
+    // So many sums that each rank adds up a part of them.
+    let wide = [&many[..], &["--bits-per-step", "9001"]].concat();
+    for (name, method) in [("plain", plain), ("bits", bits), ("jvp", jvp), ("ferret-k", many), ("ferret-k-wide", wide)]
+    {
         let one = dir.path().join(name);
         let summary = ok(end(alone(&train(&data, &one, &method))));
         for ranks in 1..=4 {
@@ -162,20 +179,35 @@ fn ferret_and_ferret_k_give_the_bytes_of_one_process_at_any_number_of_ranks() {
             // Private logs tell how long a step took.
             (found["seconds"], summary["seconds"]) = (Value::Null, Value::Null);
             assert_eq!(found, summary, "{what}");
-            if name == "jvp" {
-                for out in [&one, &out] {
-                    let log = std::fs::read_to_string(out.join("log.jsonl")).unwrap();
-                    let lines = log.lines().map(|line| {
-                        let mut line: Value = serde_json::from_str(line).unwrap();
-                        line["seconds"] = Value::Null;
-                        line.to_string()
-                    });
-                    std::fs::write(out.join("log.jsonl"), lines.collect::<Vec<_>>().join("\n")).unwrap();
-                }
+            // Losses have the order in which they are added up in their last digits.
+            if ["bits", "jvp"].contains(&name) {
+                [&one, &out].into_iter().for_each(|out| forget_times(out));
             }
             same_files(&one, &out, &what);
         }
     }
+}
+
+/// Where one rank can do less, all compute as it does: as one process that is told to.
+#[test]
+fn ranks_compute_by_the_instructions_that_all_have() {
+    if !have_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let data = records(dir.path(), "records.jsonl", 3);
+    let method = [&FERRET_MAX[..], &["--insecure-seed", "1", "--log-private"]].concat();
+    let outs = ["one", "two"].map(|name| dir.path().join(name));
+    let mut one = alone(&train(&data, &outs[0], &method));
+    one.env("FERRET_ISA", "portable");
+    ok(end(one));
+    let args = train(&data, &outs[1], &method);
+    let mut two = launcher();
+    two.args(["-n", "1", FERRET]).args(&args);
+    two.args([":", "-n", "1", "env", "FERRET_ISA=portable", FERRET]).args(&args);
+    ok(end(two));
+    outs.iter().for_each(|out| forget_times(out));
+    same_files(&outs[0], &outs[1], "a rank that has no instructions beyond the portable");
 }
 
 /// The numbers of a model, in the order of its file.
@@ -220,45 +252,6 @@ fn whole_updates_are_within_rounding_of_one_process_and_repeat_on_as_many_ranks(
     }
 }
 
-#[test]
-fn ranks_that_were_told_different_things_end_with_one_sentence_each() {
-    if !have_mpi() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let (data, other) = (records(dir.path(), "records.jsonl", 3), records(dir.path(), "other.jsonl", 7));
-    let out = dir.path().join("tuned");
-    let method = [&FERRET_MAX[..], &["--insecure-seed", "1"]].concat();
-    let args = train(&data, &out, &method);
-    let with = |extra: &[&str]| [args.clone(), extra.iter().map(|a| (*a).to_owned()).collect()].concat();
-    let binary = dir.path().join("ferret");
-    std::fs::copy(FERRET, &binary).unwrap();
-    let mut bytes = std::fs::read(&binary).unwrap();
-    bytes.push(0);
-    std::fs::write(&binary, bytes).unwrap();
-    let base = fixture("llama_tiny");
-    for (program, args_of_1, sentence) in [
-        (FERRET, with(&["--seed", "4"]), "rank 1 has another --seed than rank 0 (4, not 0)"),
-        (FERRET, with(&["--insecure-seed", "4"]), "rank 1 has another --insecure-seed than rank 0"),
-        (FERRET, with(&["--data", other.to_str().unwrap()]), "rank 1 has another set of records"),
-        (FERRET, with(&["--model", &base]), "rank 1 has another base model"),
-        (FERRET, with(&["--clip", "2"]), "rank 1 has another list of settings"),
-        (FERRET, with(&["--max-steps", "3"]), "rank 1 has another --max-steps than rank 0 (3, not 36)"),
-        (FERRET, with(&["--data", "nowhere.jsonl"]), "nowhere.jsonl: there is no such file"),
-        (binary.to_str().unwrap(), args.clone(), "rank 1 has another build of this program"),
-    ] {
-        let mut command = launcher();
-        command.args(["-n", "1", FERRET]).args(&args).args([":", "-n", "1", program]).args(&args_of_1);
-        command.args([":", "-n", "1", FERRET]).args(&args);
-        all_say(&end(command), 3, sentence);
-        assert!(!out.exists(), "{sentence}");
-    }
-    // What only the first rank can see is every rank's sentence too.
-    std::fs::create_dir(&out).unwrap();
-    std::fs::write(out.join("something"), "of mine").unwrap();
-    all_say(&end(on_ranks(2, &args)), 2, "is not empty, and nothing there is overwritten");
-}
-
 /// The processes of the ranks that `mpirun` started, in no order.
 fn processes(mpirun: u32) -> Vec<u32> {
     let parent = |process: u32| -> Option<u32> {
@@ -273,13 +266,25 @@ fn signal(process: u32, name: &str) {
     let _ = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
 }
 
-/// Start a run on `ranks` ranks, and signal one of them, or the launcher, once the log has `lines` lines and `after` more has passed.
-fn interrupted(command: Command, out: &Path, lines: usize, after: Duration, who: Option<usize>, name: &str) -> Output {
-    let mut command = command;
+/// Start a run, and signal one of its ranks, or the launcher, once the log has `lines` lines and `after` more has passed. Its end, and the fewest lines that the log had
+/// meanwhile.
+fn interrupted(
+    mut command: Command,
+    out: &Path,
+    lines: usize,
+    after: Duration,
+    who: Option<usize>,
+    name: &str,
+) -> (Output, usize) {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let start = Instant::now();
-    let logged = || std::fs::read_to_string(out.join("log.jsonl")).map_or(0, |log| log.lines().count());
-    while logged() < lines && child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(300) {
+    let (start, mut fewest) = (Instant::now(), usize::MAX);
+    while child.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(300) {
+        if let Ok(log) = std::fs::read_to_string(out.join("log.jsonl")) {
+            fewest = fewest.min(log.lines().count());
+            if log.lines().count() >= lines {
+                break;
+            }
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
     std::thread::sleep(after);
@@ -292,113 +297,7 @@ fn interrupted(command: Command, out: &Path, lines: usize, after: Duration, who:
             }
         }
     }
-    wait(child)
-}
-
-/// Killed at ten moments, each of which ends all ranks; gone on with on any number of them, to the bytes of one process.
-#[test]
-fn a_run_whose_ranks_are_killed_goes_on_at_any_number_of_ranks_to_the_same_bytes() {
-    if !have_mpi() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let data = records(dir.path(), "records.jsonl", 3);
-    let mut random = Random::new(11);
-    let dpsgd = ["--method", "dpsgd", "--noise-multiplier", "1", "--learning-rate", "1e-3", "--epochs", "12"];
-    let bits = ["--method", "ferret-max", "--epsilon", "150", "--epochs", "20", "--learning-rate", "1e-3"];
-    for (name, method, kills) in [("bits", bits, 10), ("dpsgd", dpsgd, 3)] {
-        let method = [&method[..], &["--insecure-seed", "1", "--checkpoint-every", "5", "--resume"]].concat();
-        let one = dir.path().join(name);
-        // Whole updates have the bits of their number of ranks.
-        match name {
-            "bits" => ok(end(alone(&train(&data, &one, &method)))),
-            _ => ok(end(on_ranks(3, &train(&data, &one, &method)))),
-        };
-        let out = dir.path().join(format!("{name}-killed"));
-        let args = train(&data, &out, &method);
-        let (mut killed, mut lines) = (0, 0);
-        for time in 0..kills {
-            let ranks = if name == "bits" { 2 + time % 3 } else { 3 };
-            let after = Duration::from_millis(random.below(60) as u64);
-            let output = interrupted(on_ranks(ranks, &args), &out, lines + 3, after, Some(random.below(4)), "KILL");
-            lines = std::fs::read_to_string(out.join("log.jsonl")).map_or(0, |log| log.lines().count());
-            if output.status.success() {
-                break;
-            }
-            killed += 1;
-            let stderr = String::from_utf8_lossy(&output.stderr);
-            let said = stderr.lines().filter(|l| l.starts_with("ferret: rank ") && l.contains("has died")).count();
-            assert!(said == ranks - 1 && !stderr.contains("panicked"), "{said} of {ranks}: {stderr}");
-            assert!(!out.join("model.safetensors").exists() && out.join("state/told.json").exists());
-        }
-        assert_eq!(killed, kills, "so many kills came before the end");
-        if out.join("state").exists() {
-            ok(end(on_ranks(3, &args)));
-        }
-        same_files(&one, &out, name);
-    }
-}
-
-#[test]
-fn ctrl_c_on_mpirun_saves_and_one_process_goes_on() {
-    if !have_mpi() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let data = records(dir.path(), "records.jsonl", 3);
-    // Long enough to be stopped on the way.
-    let method = [&FERRET_MAX[..], &["--insecure-seed", "1", "--epochs", "30", "--epsilon", "200"]].concat();
-    let (one, out) = (dir.path().join("one"), dir.path().join("tuned"));
-    ok(end(alone(&train(&data, &one, &method))));
-    let args = train(&data, &out, &method);
-    let output = interrupted(on_ranks(2, &args), &out, 3, Duration::ZERO, None, "INT");
-    all_say(&output, 2, "they are saved, and --resume continues");
-    ok(end(alone(&["train", "--resume", out.to_str().unwrap()].map(String::from))));
-    same_files(&one, &out, "saved by two, finished by one");
-}
-
-#[test]
-fn a_rank_that_hangs_is_given_up_on() {
-    if !have_mpi() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path(), "records.jsonl", 3), dir.path().join("tuned"));
-    let args = train(&data, &out, &[&FERRET_MAX[..], &["--insecure-seed", "1"]].concat());
-    let mut command = on_ranks(3, &args);
-    command.env("FERRET_MPI_PATIENCE", "2");
-    let output = interrupted(command, &out, 3, Duration::ZERO, Some(1), "STOP");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && stderr.contains("waited 2 s for the others"), "{stderr}");
-    assert!(out.join("state/told.json").exists());
-    let mut command = on_ranks(2, &args);
-    command.env("FERRET_MPI_PATIENCE", "soon");
-    let output = end(command);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("expected a number of seconds"));
-}
-
-/// The key is the system's: what two ranks drew from it is one secret, kept by the first, and gone at the end.
-#[test]
-fn a_private_run_on_ranks_verifies_and_leaves_no_key() {
-    if !have_mpi() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path(), "records.jsonl", 3), dir.path().join("tuned"));
-    // Long enough to be stopped on the way.
-    let args = train(&data, &out, &[&FERRET_MAX[..], &["--epochs", "30", "--epsilon", "200"]].concat());
-    let output = interrupted(on_ranks(3, &args), &out, 3, Duration::ZERO, None, "INT");
-    all_say(&output, 3, "they are saved");
-    assert!(out.join("state/key.json").exists());
-    let resume = ["train", "--resume", out.to_str().unwrap()].map(String::from);
-    let summary = ok(end(on_ranks(2, &resume)));
-    assert_eq!(summary["private"], json!(true));
-    assert!(!out.join("state").exists());
-    let args = ["verify", out.to_str().unwrap(), "--base", &fixture("gpt2_tiny")].map(String::from);
-    let output = end(alone(&args));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let log = std::fs::read_to_string(out.join("log.jsonl")).unwrap();
-    assert!(!log.contains("loss") && !log.contains("records"), "{log}");
+    (wait(child), fewest)
 }
 
 #[test]

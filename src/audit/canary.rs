@@ -221,7 +221,7 @@ pub struct Extraction {
 }
 
 /// What decoding made of one canary.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attempts {
     /// The greedy continuation of the prompt.
     pub greedy: String,

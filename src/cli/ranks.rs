@@ -1,6 +1,6 @@
 //! The processes that `mpirun` or `srun` started as one program: joined before a verb runs, left after it.
 //!
-//! `train`, `eval`, `audit` (of members) and `study` share their work. Every other verb is run by the first rank alone, while the others wait. Only the first rank prints results and notes; errors are every
+//! `train`, `eval`, `audit` (but for planting) and `study` share their work. Every other verb is run by the first rank alone, while the others wait. Only the first rank prints results and notes; errors are every
 //! rank's, with its number.
 
 use crate::error::{Error, Result};
@@ -78,4 +78,11 @@ pub fn first_finds(what: &str, condition: impl FnOnce() -> Result<bool>) -> Resu
         [found] => Ok(found == 1),
         _ => Err(Error::Rank(format!("the first rank did not tell: {what}"))),
     }
+}
+
+/// Whether all ranks find the same bytes in the file at `path`: those of another machine may not see the first one's disk.
+pub fn all_see(what: &str, path: &std::path::Path) -> Result<bool> {
+    let found = std::fs::read(path).map(crate::hash::sha256).unwrap_or_default();
+    let all = world().gather(what, found.as_bytes())?;
+    Ok(all.iter().all(|of| !of.is_empty() && *of == all[0]))
 }

@@ -1,14 +1,13 @@
 //! Planting secrets in a file of records, and looking for them in a model: the tensor side of [`crate::audit::canary`].
 
 use super::{Cache, token_stats};
-use crate::audit::canary::{Attempts, Canary, Exposure, Format, exposure, plan};
+use crate::audit::canary::{Canary, Exposure, Format, exposure, plan};
 use crate::audit::one_run;
 use crate::audit::stats::Seeded;
 use crate::backend::Backend;
 use crate::data::Example;
 use crate::error::{Error, Result, quoted};
 use crate::model::Decoder;
-use crate::model::generate::{Sampling, generate};
 use crate::model::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -227,64 +226,6 @@ impl Candidates {
     pub fn of_canaries<'a>(&self, log_probs: &'a [f64]) -> &'a [f64] {
         &log_probs[..self.canaries]
     }
-}
-
-/// Continue every canary's prompt, greedily and `samples` times by sampling at `temperature`. Canaries with the same prompt share
-/// the continuations. `done` hears how many canaries are finished.
-pub fn attempts<B: Backend>(
-    decoder: &Decoder<B>,
-    tokenizer: &Tokenizer,
-    planting: &Planting,
-    samples: usize,
-    temperature: f64,
-    seed: u64,
-    mut done: impl FnMut(usize) -> Result<()>,
-) -> Result<Vec<Attempts>> {
-    let mut by_prompt: BTreeMap<String, Attempts> = BTreeMap::new();
-    let mut all = Vec::with_capacity(planting.canaries.len());
-    for (i, planted) in planting.canaries.iter().enumerate() {
-        // A blank before the secret belongs to the secret's first token.
-        let prompt = planted.format.prompt().trim_end().to_owned();
-        let attempt = match by_prompt.get(&prompt) {
-            Some(known) => known.clone(),
-            None => {
-                let ids = match (tokenizer.encode(&prompt)?, decoder.config.eos) {
-                    (ids, _) if !ids.is_empty() => ids,
-                    (_, Some(eos)) => vec![eos],
-                    _ => {
-                        return Err(Error::usage(format!(
-                            "the canary format \"{}\" begins with its secret, and the model has no token to begin a text with: \
-                             there is nothing to continue",
-                            quoted(&planting.pattern)
-                        )));
-                    }
-                };
-                // Two tokens more than this canary's own secret takes: others of its format may be longer.
-                let whole = tokenizer.encode(&planted.canary.text)?.len();
-                let count = whole.saturating_sub(ids.len()) + 2;
-                let continuation = |sampling: &Sampling, seed: u64| -> Result<String> {
-                    let mut made = Vec::with_capacity(count);
-                    generate(decoder, &ids, count, sampling, seed, true, |id| {
-                        made.push(id);
-                        Ok(decoder.config.eos != Some(id))
-                    })?;
-                    tokenizer.decode(&made)
-                };
-                let greedy = continuation(&Sampling { temperature: 0.0, top_k: 0, top_p: 1.0 }, seed)?;
-                let sampling = Sampling { temperature, top_k: 0, top_p: 1.0 };
-                let base = (i as u64) << 32;
-                let sampled = (0..samples as u64)
-                    .map(|k| continuation(&sampling, seed.wrapping_add(base + k)))
-                    .collect::<Result<_>>()?;
-                let attempt = Attempts { greedy, sampled };
-                by_prompt.insert(prompt, attempt.clone());
-                attempt
-            }
-        };
-        all.push(attempt);
-        done(1)?;
-    }
-    Ok(all)
 }
 
 #[cfg(test)]

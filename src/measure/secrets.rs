@@ -1,7 +1,8 @@
 //! An audit by planted secrets: exposure by rank, extraction by decoding, and the one-run audit of epsilon.
 
 use super::Cache;
-use super::canary::{Candidates, Planting, attempts};
+use super::canary::{Candidates, Planting};
+use super::extract::{Decoding, attempts};
 use super::pair::{OnDecoder, Pair, with_decoder};
 use super::provenance::Provenance;
 use crate::audit::canary::{Attempts, Canary, Exposure, Extraction, extraction};
@@ -9,10 +10,12 @@ use crate::audit::columns::{align, wrap};
 use crate::audit::one_run::{self, OneRun};
 use crate::backend::{Backend, Device};
 use crate::error::{Error, Result};
+use crate::hash::sha256;
 use crate::model::Decoder;
-use crate::model::tokenizer::Tokenizer;
 use crate::progress::Progress;
+use crate::ranks::{Ranks, agree};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// What is looked for, and how.
 pub struct CanaryAudit<'a> {
@@ -36,6 +39,8 @@ pub struct CanaryAudit<'a> {
     pub cache: Cache,
     /// Where to compute.
     pub device: Device,
+    /// Who computes: every one of them runs the same audit and finds the same, and the first keeps scores.
+    pub ranks: Arc<dyn Ranks>,
 }
 
 /// What was found of planted secrets.
@@ -69,11 +74,25 @@ impl CanaryAudit<'_> {
             let what = format!("`confidence` {}: a probability between 0 and 1 is expected", self.confidence);
             return Err(Error::usage(what));
         }
-        let Self { mut pair, provenance, planting, competitors, samples, temperature, seed, confidence, cache, device } =
-            self;
+        let Self { mut pair, provenance, planting, competitors, samples, temperature, seed, confidence, .. } = self;
+        let Self { cache, device, ranks, .. } = self;
+        agree(
+            &*ranks,
+            "what the audit is told",
+            &[
+                ("base model, by its SHA-256,", pair.base_sha256.clone()),
+                ("tuned model, by its SHA-256,", pair.tuned_sha256.clone()),
+                (
+                    "list of canaries, by its SHA-256,",
+                    sha256(serde_json::to_string(planting).expect("strings and numbers")),
+                ),
+                ("way of looking for them", format!("{competitors}, {samples}, {temperature}, {seed}")),
+            ],
+        )?;
+        let cache = cache.over(ranks.clone());
         let tokenizer = pair.text_tokenizer()?.clone();
         let candidates = planting.examples(competitors, &tokenizer, pair.context())?;
-        let decoding = Decoding { planting, tokenizer: &tokenizer, samples, temperature, seed };
+        let decoding = Decoding { planting, tokenizer: &tokenizer, samples, temperature, seed, ranks: &*ranks };
         let look =
             |decoding, hash, what| Look { candidates: &candidates, decoding, hash, cache: &cache, what, progress };
         let (tuned, base) = (pair.take_tuned(), pair.take_base());
@@ -117,14 +136,6 @@ struct Look<'a> {
     progress: &'a dyn Progress,
 }
 
-struct Decoding<'a> {
-    planting: &'a Planting,
-    tokenizer: &'a Tokenizer,
-    samples: usize,
-    temperature: f64,
-    seed: u64,
-}
-
 /// A model's word on the secrets.
 struct Word {
     log_probs: Vec<f64>,
@@ -140,9 +151,9 @@ impl OnDecoder for Look<'_> {
         progress.begin(what, candidates.examples.len() as u64);
         let log_probs = candidates.log_probs(decoder, hash, cache, step)?;
         let attempts = match decoding {
-            Some(Decoding { planting, tokenizer, samples, temperature, seed }) => {
-                progress.begin("extraction", planting.canaries.len() as u64);
-                attempts(decoder, tokenizer, planting, samples, temperature, seed, step)?
+            Some(decoding) => {
+                progress.begin("extraction", decoding.planting.canaries.len() as u64);
+                attempts(decoder, &decoding, step)?
             }
             None => Vec::new(),
         };

@@ -11,7 +11,9 @@ use super::sampler::Samples;
 use super::shards::Shard;
 use super::tally::{Private, Sums, is_host};
 use crate::backend::Backend;
+use crate::data::{Example, batches};
 use crate::error::{Error, Result};
+use crate::model::Batch;
 use crate::ranks::{self, Alone, Ranks};
 use crate::rng::Secret;
 use std::sync::Arc;
@@ -33,11 +35,11 @@ impl Default for Crew {
 }
 
 /// The sums of a sample, of which every rank computes some: each the sum over some micro-batches.
-pub(super) struct Deal<'a> {
+struct Deal<'a> {
     /// Whose each sum is, in the order in which they are added up.
     owners: Vec<usize>,
     /// The micro-batches of each of this rank's sums.
-    pub(super) own: Vec<Vec<&'a [usize]>>,
+    own: Vec<Vec<&'a [usize]>>,
 }
 
 impl Crew {
@@ -69,7 +71,7 @@ impl Crew {
     }
 
     /// Deal out the micro-batches of `sample`, number `number` of its step: it decides who begins, so that many small samples go round too.
-    pub(super) fn deal<'a>(&self, sample: &'a [usize], micro_batch: u32, number: usize) -> Deal<'a> {
+    fn deal<'a>(&self, sample: &'a [usize], micro_batch: u32, number: usize) -> Deal<'a> {
         let chunks = sample.chunks(micro_batch as usize);
         let (rank, size) = (self.ranks.rank(), self.ranks.size());
         if self.shard.is_some() {
@@ -85,20 +87,7 @@ impl Crew {
 
     /// The whole numbers of all ranks, added up.
     pub(super) fn add(&self, own: &mut [i64]) -> Result<()> {
-        if self.ranks.size() == 1 {
-            return Ok(());
-        }
-        let all = self.ranks.gather("sums of sketches", bytemuck::cast_slice(own))?;
-        own.fill(0);
-        for bytes in all {
-            if bytes.len() != 8 * own.len() {
-                return Err(Error::Rank(format!("a rank sent {} bytes for {} sums", bytes.len(), own.len())));
-            }
-            for (sum, x) in own.iter_mut().zip(bytes.chunks_exact(8)) {
-                *sum = sum.saturating_add(i64::from_ne_bytes(x.try_into().expect("8 bytes")));
-            }
-        }
-        Ok(())
+        self.ranks.add("sums of sketches", own)
     }
 
     /// The sums of `tensors` over all ranks, each of which has its own part of them.
@@ -140,17 +129,26 @@ impl<'a> Totals<'a> {
         Self { crew, samples: Vec::new(), own: Vec::new() }
     }
 
-    /// The next sample, of `dots` inner products, has been dealt out so. Its [`Totals::push`] follow.
-    pub(super) fn begin(&mut self, dots: usize, deal: &Deal) {
-        self.samples.push((dots, deal.owners.clone()));
-    }
-
-    /// One of this rank's sums of the sample that began last.
-    pub(super) fn push<B: Backend>(&mut self, b: &B, sums: Sums<B>) -> Result<()> {
-        let (dots, _) = self.samples.last().expect("a sample that began");
-        let mut numbers = sums.read(b)?;
-        numbers.truncate(self.width(*dots));
-        self.own.extend(numbers);
+    /// The next sample, of `dots` inner products: deal out its micro-batches, and have this rank's computed by `work`, which adds each to its sums.
+    pub(super) fn sample<B: Backend>(
+        &mut self,
+        b: &B,
+        (sample, records): (&[usize], &[Example]),
+        micro_batch: u32,
+        dots: usize,
+        mut work: impl FnMut(&Batch, &mut Sums<B>) -> Result<()>,
+    ) -> Result<()> {
+        let Deal { owners, own } = self.crew.deal(sample, micro_batch, self.samples.len());
+        self.samples.push((dots, owners));
+        for chunks in own {
+            let mut sums = Sums::new(b, dots);
+            for chunk in chunks {
+                work(&batches::batch(chunk.iter().map(|&i| &records[i])), &mut sums)?;
+            }
+            let mut numbers = sums.read(b)?;
+            numbers.truncate(self.width(dots));
+            self.own.extend(numbers);
+        }
         Ok(())
     }
 
@@ -235,8 +233,8 @@ mod tests {
                 let crew = Crew::new(ranks, false);
                 let mut totals = Totals::new(&crew);
                 let deal = crew.deal(&sample, 1, 0);
-                totals.begin(1, &deal);
                 totals.own.extend(deal.own.iter().map(|chunks| numbers[chunks[0][0]]));
+                totals.samples.push((1, deal.owners));
                 Ok(totals.add_up(&Cpu::<f32>::new())?.remove(0).0[0].to_bits())
             });
             assert!(sums.into_iter().all(|sum| sum.unwrap() == one.to_bits()), "{size} ranks");
@@ -250,15 +248,13 @@ mod tests {
             let told = on_threads(2, |ranks| {
                 let crew = Crew::new(ranks.clone(), tells);
                 let (mut totals, b) = (Totals::new(&crew), Cpu::<f32>::new());
-                let sample = [4, 5];
-                let deal = crew.deal(&sample, 1, 0);
-                totals.begin(2, &deal);
-                totals.push(&b, Sums::new(&b, 2))?;
+                let records = [Example::all(vec![1, 2]), Example::all(vec![3, 4, 5])];
+                totals.sample(&b, (&[1, 0], &records), 1, 2, |batch, sums| sums.add(&b, batch, None))?;
                 let (dots, private) = totals.add_up(&b)?.remove(0);
                 Ok((dots, private.records, ranks))
             });
             for (dots, records, ranks) in told.into_iter().map(Result::unwrap) {
-                assert_eq!((dots, records), (vec![0.0, 0.0], 0));
+                assert_eq!((dots, records), (vec![0.0, 0.0], if tells { 2 } else { 0 }));
                 let width = if tells { 2 + Private::NUMBERS } else { 2 };
                 assert!(ranks.seen()[0].1.iter().all(|bytes| bytes.len() == 8 * width));
             }
@@ -273,9 +269,9 @@ mod tests {
                 let sample = [0, 1, 2, 3];
                 let mut totals = Totals::new(&crew);
                 let deal = crew.deal(&sample, 1, 0);
-                totals.begin(1, &deal);
                 let own = deal.own.len() as i32 + if ranks.rank() == 1 { extra } else { 0 };
                 totals.own = vec![1.0; own as usize];
+                totals.samples.push((1, deal.owners));
                 totals.add_up(&Cpu::<f32>::new()).map(drop)
             });
             assert!(ends.iter().all(|end| end.as_ref().unwrap_err().to_string().contains(says)));

@@ -5,7 +5,7 @@
 //! ```text
 //! rank, size      who this is, of how many
 //! gather          what each rank gave, to all, in the order of ranks
-//! sum             the sum of numbers of all ranks, added in the order of ranks: the same bits on every rank
+//! sum, add        the sums of all ranks' numbers, added in the order of ranks: the same bits on every rank
 //! stop            whether any rank was asked to stop, as all ranks know it at this point
 //! fail, close     the end, by a sentence that every rank gets, or in peace
 //! ```
@@ -48,6 +48,9 @@ pub trait Ranks: Send + Sync {
     /// Replace the numbers of `parts` by their sums over all ranks, added in the order of ranks. Every rank has as many.
     fn sum(&self, what: &str, parts: &mut [&mut [f32]]) -> Result<()>;
 
+    /// [`Ranks::sum`] of whole numbers. What is beyond them stays at their end; short of that their sum has no order.
+    fn add(&self, what: &str, numbers: &mut [i64]) -> Result<()>;
+
     /// Whether to stop: once any rank was `asked` to and the others have heard of it, which takes one exchange. All ranks get the same
     /// answer at the same place.
     fn stop(&self, asked: bool) -> bool;
@@ -86,6 +89,10 @@ impl Ranks for Alone {
     }
 
     fn sum(&self, _what: &str, _parts: &mut [&mut [f32]]) -> Result<()> {
+        Ok(())
+    }
+
+    fn add(&self, _what: &str, _numbers: &mut [i64]) -> Result<()> {
         Ok(())
     }
 

@@ -4,8 +4,9 @@
 //! then what was to be exchanged; or, where all is not well, the sentences of those who say so. All steps are non-blocking and are asked after until
 //! they are over: a wait can end, and costs little of a processor that computes.
 
+mod reduce;
+
 use super::neighbours::{is_alive, machine, neighbours};
-use super::wire::PIECE;
 use super::{Fact, Ranks, agree};
 use crate::error::{Error, Result};
 use crate::hash;
@@ -260,37 +261,12 @@ impl Ranks for Mpi {
         })
     }
 
-    /// Piece by piece: each rank gets everyone's numbers of its own part, adds them up in the order of ranks, and gives the sum to all. 2 (R - 1) / R numbers
-    /// cross the wire for each, as with the best of reductions, and memory stays at some MiB a rank.
     fn sum(&self, what: &str, parts: &mut [&mut [f32]]) -> Result<()> {
-        let total: usize = parts.iter().map(|p| p.len()).sum();
-        self.with(|world| {
-            let words = self.meet(world, what, Ok(4 * total))?;
-            if words.iter().any(|w| w.bytes != 4 * total) {
-                return Err(Error::Rank(format!("the ranks have sums of different lengths ({what})")));
-            }
-            let piece = total.div_ceil(self.size).min(PIECE);
-            let (mut own, mut theirs) = (vec![0f32; piece * self.size], vec![0f32; piece * self.size]);
-            let mut sum = vec![0f32; piece];
-            for start in (0..total).step_by((piece * self.size).max(1)) {
-                let end = (start + piece * self.size).min(total);
-                copy(parts, start..end, |part, at| own[at..at + part.len()].copy_from_slice(part));
-                scope(|s| {
-                    let request = world.comm.immediate_all_to_all_into(s, &own[..], &mut theirs[..]);
-                    self.wait(request, what, Some(self.patience));
-                });
-                sum.copy_from_slice(&theirs[..piece]);
-                for of in theirs.chunks(piece).skip(1) {
-                    sum.iter_mut().zip(of).for_each(|(sum, x)| *sum += x);
-                }
-                scope(|s| {
-                    let request = world.comm.immediate_all_gather_into(s, &sum[..], &mut theirs[..]);
-                    self.wait(request, what, Some(self.patience));
-                });
-                copy(parts, start..end, |part, at| part.copy_from_slice(&theirs[at..at + part.len()]));
-            }
-            Ok(())
-        })
+        self.reduce(what, parts, |a, b| a + b)
+    }
+
+    fn add(&self, what: &str, numbers: &mut [i64]) -> Result<()> {
+        self.reduce(what, &mut [numbers], i64::saturating_add)
     }
 
     fn stop(&self, asked: bool) -> bool {
@@ -312,18 +288,6 @@ impl Ranks for Mpi {
         let done = self.with(|world| self.meet(world, END, Ok(0)));
         self.leave();
         done.map(drop)
-    }
-}
-
-/// Call `f` with the pieces of `parts`, end to end, that lie in `range`, and how far into it each begins.
-fn copy(parts: &mut [&mut [f32]], range: std::ops::Range<usize>, mut f: impl FnMut(&mut [f32], usize)) {
-    let mut offset = 0;
-    for part in parts {
-        let (from, to) = (range.start.max(offset), range.end.min(offset + part.len()));
-        if from < to {
-            f(&mut part[from - offset..to - offset], from - range.start);
-        }
-        offset += part.len();
     }
 }
 
@@ -354,18 +318,5 @@ mod tests {
         assert_eq!(common(&[set("portable avx2 avx512"), set("portable avx2")]), Isa::Avx2);
         assert_eq!(common(&[set("portable neon"), set("portable avx2")]), Isa::Portable);
         assert_eq!(common(&[set(""), set("portable avx2")]), Isa::Portable);
-    }
-
-    #[test]
-    fn pieces_cover_every_part_once() {
-        let (mut a, mut b, mut c) = (vec![1.0; 3], vec![], vec![2.0; 4]);
-        let mut seen = Vec::new();
-        for start in (0..7).step_by(2) {
-            let mut parts = [&mut a[..], &mut b[..], &mut c[..]];
-            copy(&mut parts, start..(start + 2).min(7), |part, at| seen.push((start + at, part.to_vec())));
-        }
-        let flat: Vec<f32> = seen.iter().flat_map(|s| s.1.clone()).collect();
-        assert_eq!(flat, [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 2.0]);
-        assert_eq!(seen.iter().map(|s| s.0).collect::<Vec<_>>(), [0, 2, 3, 4, 6]);
     }
 }

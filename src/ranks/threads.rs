@@ -74,6 +74,17 @@ impl Thread {
         Ok(table)
     }
 
+    /// The sums of all ranks' numbers, added in the order of ranks.
+    fn reduce<T: bytemuck::Pod>(&self, what: &str, parts: &mut [&mut [T]], add: fn(T, T) -> T) -> Result<()> {
+        let own: Vec<T> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let all = self.gather(what, bytemuck::cast_slice(&own))?;
+        let all: Vec<Vec<T>> = all.iter().map(|bytes| bytemuck::pod_collect_to_vec(bytes)).collect();
+        for (at, x) in parts.iter_mut().flat_map(|part| part.iter_mut()).enumerate() {
+            *x = all.iter().map(|of| of[at]).reduce(add).expect("a rank");
+        }
+        Ok(())
+    }
+
     /// Every exchange so far: what it was called, and what each rank gave.
     pub(crate) fn seen(&self) -> Vec<(String, Vec<Vec<u8>>)> {
         self.table.0.lock().unwrap().seen.clone()
@@ -116,16 +127,11 @@ impl Ranks for Thread {
     }
 
     fn sum(&self, what: &str, parts: &mut [&mut [f32]]) -> Result<()> {
-        let own: Vec<f32> = parts.iter().flat_map(|part| part.iter().copied()).collect();
-        let all = self.gather(what, bytemuck::cast_slice(&own))?;
-        let all: Vec<Vec<f32>> = all
-            .iter()
-            .map(|bytes| bytes.chunks_exact(4).map(|b| f32::from_ne_bytes(b.try_into().expect("4 bytes"))).collect())
-            .collect();
-        for (at, x) in parts.iter_mut().flat_map(|part| part.iter_mut()).enumerate() {
-            *x = all.iter().map(|of| of[at]).reduce(|sum, x| sum + x).expect("a rank");
-        }
-        Ok(())
+        self.reduce(what, parts, |a, b| a + b)
+    }
+
+    fn add(&self, what: &str, numbers: &mut [i64]) -> Result<()> {
+        self.reduce(what, &mut [numbers], i64::saturating_add)
     }
 
     fn stop(&self, asked: bool) -> bool {

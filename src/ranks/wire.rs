@@ -3,21 +3,56 @@
 //! With R ranks, and everyone's word of 32 bytes first (see [`crate::ranks`]), a rank receives in a step
 //!
 //! ```text
-//! FERRET          8 f m (R - 1) / R        bytes: f fired groups, m micro-batches
-//! FERRET-k        8 k (R - 1)              bytes: k sums
-//! whole updates   2 x 4 P (R - 1) / R      bytes: P tuned parameters, summed piece by piece, then given to all
+//! FERRET          8 f m (R - 1) / R            bytes: f fired groups, m micro-batches
+//! a sum           2 w n (R - 1) / R            bytes: n numbers of w bytes, each added up by one rank, then given to all
+//! a small sum     w n (R - 1)                  bytes, where that is at most 64 KiB: all numbers to all ranks, each of which adds them up
 //! ```
-//! and waits ceil(log2 R) times the latency for a gather, R - 1 times for a piece of a sum. The prediction is messages x latency + bytes / bandwidth: nothing overlaps, and nobody else uses the
-//! network.
+//! FERRET-k's sum is of k numbers of 8 bytes, that of a whole update of P tuned parameters of 4.
+//!
+//! A rank waits for the words, for FERRET's numbers, and for both halves of every piece of a sum: ceil(log2 R) messages each, one after the other. A message beyond 64 KiB is three: MPI announces it,
+//! waits for leave to send, and sends it. Open MPI sends to all at once where others go in rounds, so many ranks may be quicker than that. The prediction is messages x latency + bytes / bandwidth: nothing overlaps,
+//! nobody else uses the network, and TCP's window is open, which takes some round trips more at the start of a piece where the latency is long.
 
 use crate::error::{Error, Result, quoted};
 use std::str::FromStr;
 
-/// Numbers of one rank's part of a sum that travel at once: 1 MiB.
-pub const PIECE: usize = 1 << 18;
+/// The most bytes that MPI sends without asking: Open MPI's default over TCP. Also the most that a rank receives of a sum that goes to all at once: on
+/// 10 Gbit/s they take as long as a message.
+const UNASKED: usize = 1 << 16;
+
+/// Messages of a message that asks first.
+const ASKED: f64 = 3.0;
+
+/// The most bytes of a piece of a sum that one rank sends to another, and that it sends to all others together.
+const MESSAGE: usize = 1 << 22;
+const BUFFER: usize = 1 << 26;
 
 /// Bytes of a rank's word.
-const WORD: f64 = 32.0;
+const WORD: usize = 32;
+
+/// Whether a sum of so many bytes goes to all ranks as it is.
+pub fn goes_to_all(ranks: usize, bytes: usize) -> bool {
+    bytes.saturating_mul(ranks - 1) <= UNASKED
+}
+
+/// How a sum is cut where one rank adds up one part of it: into `count` pieces, each of them into a part for every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    /// Pieces, one after the other.
+    pub count: usize,
+    /// Numbers of a rank's part of a piece. The parts of the last piece may be empty in part.
+    pub part: usize,
+}
+
+impl Pieces {
+    /// Of `total` numbers of `width` bytes: as few pieces as the bounds allow, all as long, so that hardly anything travels that is no number of the sum. A rank
+    /// holds two pieces at a time, 128 MiB at most whatever the number of ranks.
+    pub fn new(ranks: usize, total: usize, width: usize) -> Self {
+        let most = ((BUFFER / ranks).min(MESSAGE) / width).max(1);
+        let count = total.div_ceil(most * ranks);
+        Self { count, part: total.div_ceil(count.max(1) * ranks) }
+    }
+}
 
 /// What a rank receives in a step, and how many messages it waits for one after the other.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,27 +66,28 @@ pub struct Traffic {
 impl Traffic {
     /// Of `numbers` of 8 bytes, which the ranks have in equal parts and all get: FERRET.
     pub fn parts(ranks: u64, numbers: f64) -> Self {
-        let others = (ranks - 1) as f64;
-        Self::words(ranks).and(Self { bytes: 8.0 * numbers * others / ranks as f64, messages: rounds(ranks) })
+        Self::exchange(ranks, WORD as f64).and(Self::exchange(ranks, 8.0 * numbers / ranks as f64))
     }
 
-    /// Of `numbers` of 8 bytes that every rank has, and all get: FERRET-k.
-    pub fn sums(ranks: u64, numbers: f64) -> Self {
-        Self::parts(ranks, numbers * ranks as f64)
+    /// Of the sums of `numbers` of `width` bytes, of which every rank has its own: FERRET-k, and whole updates.
+    pub fn sums(ranks: u64, numbers: u64, width: usize) -> Self {
+        let (size, total) = (ranks as usize, numbers as usize);
+        let words = Self::exchange(ranks, WORD as f64);
+        if goes_to_all(size, width * total) {
+            return words.and(Self::exchange(ranks, (width * total) as f64));
+        }
+        let Pieces { count, part } = Pieces::new(size, total, width);
+        let half = Self::exchange(ranks, (width * part) as f64);
+        let pieces = 2.0 * count as f64;
+        words.and(Self { bytes: pieces * half.bytes, messages: pieces * half.messages })
     }
 
-    /// Of a sum of `parameters` of 4 bytes: whole updates.
-    pub fn whole(ranks: u64, parameters: f64) -> Self {
-        let others = (ranks - 1) as f64;
-        let pieces = if ranks == 1 { 0.0 } else { (parameters / (PIECE as f64 * ranks as f64)).ceil() };
-        Self::words(ranks).and(Self {
-            bytes: 2.0 * 4.0 * parameters * others / ranks as f64,
-            messages: pieces * (others + rounds(ranks)),
-        })
-    }
-
-    fn words(ranks: u64) -> Self {
-        Self { bytes: WORD * (ranks - 1) as f64, messages: rounds(ranks) }
+    /// Of one message of so many bytes from every rank to every other.
+    fn exchange(ranks: u64, bytes: f64) -> Self {
+        // Until everyone has everything: ceil(log2 R).
+        let rounds = f64::from(ranks.next_power_of_two().trailing_zeros());
+        let asked = if bytes > UNASKED as f64 { ASKED } else { 1.0 };
+        Self { bytes: bytes * (ranks - 1) as f64, messages: rounds * asked }
     }
 
     fn and(self, other: Self) -> Self {
@@ -62,11 +98,6 @@ impl Traffic {
     pub fn seconds(&self, network: Network) -> f64 {
         self.messages * network.latency + self.bytes / network.bandwidth
     }
-}
-
-/// Messages one after the other until everyone has everything: ceil(log2 R).
-fn rounds(ranks: u64) -> f64 {
-    f64::from(ranks.next_power_of_two().trailing_zeros())
 }
 
 /// What connects the ranks.
@@ -125,16 +156,36 @@ mod tests {
         }
     }
 
-    /// By counting: a step of 8 ranks, 6 groups and 10 micro-batches; 256 sums; GPT-2's 124 million parameters.
+    /// By counting: a step of 8 ranks, 6 groups and 10 micro-batches; sums of sketches; GPT-2's 124 million parameters.
     #[test]
     fn traffic_is_what_is_sent() {
         assert_eq!(Traffic::parts(1, 60.0), Traffic { bytes: 0.0, messages: 0.0 });
         assert_eq!(Traffic::parts(8, 64.0), Traffic { bytes: 7.0 * 32.0 + 56.0 * 8.0, messages: 6.0 });
-        assert_eq!(Traffic::sums(5, 256.0), Traffic { bytes: 4.0 * (32.0 + 8.0 * 256.0), messages: 6.0 });
-        let gpt2 = Traffic::whole(8, 124e6);
-        assert!((gpt2.bytes - 868e6).abs() < 1e3 && gpt2.messages == 3.0 + 60.0 * 10.0, "{gpt2:?}");
-        assert_eq!(Traffic::whole(1, 124e6).messages, 0.0);
+        assert_eq!(Traffic::sums(5, 256, 8), Traffic { bytes: 4.0 * (32.0 + 8.0 * 256.0), messages: 6.0 });
+        // 65,536 bytes go to one other rank as they are, one number more does not; then each adds up half, in messages that are short.
+        assert_eq!(Traffic::sums(2, 8192, 8), Traffic { bytes: 32.0 + 65536.0, messages: 2.0 });
+        assert_eq!(Traffic::sums(2, 8193, 8), Traffic { bytes: 32.0 + 2.0 * 8.0 * 4097.0, messages: 3.0 });
+        // The square of a batch of 4096: what a rank receives hardly grows with the number of ranks.
+        let many = Traffic::sums(512, 1 << 24, 8);
+        assert!((many.bytes - 2.0 * 8.0 * f64::from(1 << 24)).abs() < 2e6, "{many:?}");
+        let gpt2 = Traffic::sums(8, 124_000_000, 4);
+        assert!((gpt2.bytes - 868e6).abs() < 1e3 && gpt2.messages == 3.0 + 15.0 * 2.0 * 9.0, "{gpt2:?}");
+        assert_eq!(Traffic::sums(1, 124_000_000, 4).messages, 0.0);
         let network: Network = "10gbit,50us".parse().unwrap();
-        assert!((gpt2.seconds(network) - (868e6 / 1.25e9 + 603.0 * 50e-6)).abs() < 1e-6);
+        assert!((gpt2.seconds(network) - (868e6 / 1.25e9 + 273.0 * 50e-6)).abs() < 1e-6);
+    }
+
+    /// Every number is in one part, few places are left over, and nothing grows with the number of ranks.
+    #[test]
+    fn pieces_hold_a_sum_and_stay_within_their_bounds() {
+        for ranks in [2, 3, 8, 64, 512, 100_000] {
+            for (total, width) in [(1, 4), (8193, 8), (642_544, 4), (124_439_808, 4), (1 << 24, 8)] {
+                let Pieces { count, part } = Pieces::new(ranks, total, width);
+                assert!(count * part * ranks >= total && (count - 1) * part * ranks < total);
+                assert!(count * part * ranks < total + count * ranks, "{ranks} ranks, {total} numbers");
+                assert!(part * width <= MESSAGE && part * ranks * width <= BUFFER);
+            }
+        }
+        assert_eq!(Pieces::new(3, 0, 4).part, 0);
     }
 }

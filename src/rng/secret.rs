@@ -26,20 +26,21 @@
 //! Gaussian, the time it takes is not constant by design (there is no branch on a secret in the generator), and the key stays in memory
 //! until the process ends.
 
+mod file;
 mod shard;
 mod travel;
 
+use file::KeyFile;
 pub(crate) use shard::{Place, ShardKey};
 
 use super::gauss::{self, NOISE, NOISE_WORDS};
 use super::public::fill_words;
 use super::{below, shuffle, threshold};
 use crate::error::{Error, Result};
-use crate::{fsio, hash};
+use crate::fsio;
 use rand_chacha::ChaCha20Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,15 +65,7 @@ pub struct Secret {
     claimed: AtomicBool,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyFile {
-    format: String,
-    version: u32,
-    insecure: bool,
-    key: String,
-}
-
+/// What the file of a run's key calls itself.
 const FORMAT: &str = "ferret resume key";
 
 impl Secret {
@@ -171,23 +164,12 @@ impl Secret {
 
     /// Write the key where resuming finds it: whole or not at all, readable and writable by its owner only.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let key = hash::hex(&self.key);
-        let file = KeyFile { format: FORMAT.into(), version: 1, insecure: self.insecure, key };
-        let text = serde_json::to_string_pretty(&file).expect("strings and numbers");
-        fsio::write_private(path, text.as_bytes())
+        fsio::write_private(path, KeyFile::new(FORMAT, self).text().as_bytes())
     }
 
     /// Read the key that [`Secret::save`] wrote. Refuses a file that others could have read.
     pub fn load(path: &Path) -> Result<Self> {
-        refuse_open(path)?;
-        let text = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
-        // What serde says of a broken file may quote it: say nothing of the content.
-        let broken = || Error::file(path, "not a resume key of this program's version 1: was it cut short?");
-        let file: KeyFile = serde_json::from_str(&text).map_err(|_| broken())?;
-        let Some(key) = hash::bytes(&file.key).filter(|_| file.format == FORMAT && file.version == 1) else {
-            return Err(broken());
-        };
-        Ok(Self { key, insecure: file.insecure, claimed: AtomicBool::new(false) })
+        KeyFile::read(path, FORMAT)?.0.secret(path)
     }
 
     /// Remove the key file at the end of a run; it is no error if there is none. The content is overwritten first, which a journal
@@ -201,23 +183,6 @@ impl Secret {
         }
         std::fs::remove_file(path).map_err(|e| Error::io(path, e))
     }
-}
-
-/// Refuse a file of a key that others could have read.
-fn refuse_open(path: &Path) -> Result<()> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        let mode = std::fs::metadata(path).map_err(|e| Error::io(path, e))?.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            let what = format!(
-                "mode is {mode:03o}, expected 600: others could have read the key of sampling and noise; \
-                 start the run anew, or, if you are sure they have not, chmod 600 the file"
-            );
-            return Err(Error::file(path, what));
-        }
-    }
-    Ok(())
 }
 
 /// One stream of secret words.

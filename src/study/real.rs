@@ -11,10 +11,12 @@ use crate::data::{self, Example, LoadOptions};
 use crate::error::{Error, Result};
 use crate::eval::answers::{self, Question, Tally};
 use crate::measure::Cache;
-use crate::measure::canary::{Candidates, Planting, attempts};
+use crate::measure::canary::{Candidates, Planting};
+use crate::measure::extract::{Decoding, attempts};
 use crate::model::Decoder;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
+use crate::ranks::Alone;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
@@ -210,7 +212,9 @@ impl Probe {
         let Some((planting, candidates)) = &self.secrets else { return Ok(Probed { answers, secrets: Vec::new() }) };
         let log_probs = candidates.log_probs(decoder, "", &Cache::none(), |_| Ok(()))?;
         let exposures = candidates.exposures(&log_probs)?;
-        let said = attempts(decoder, &self.tokenizer, planting, 0, 1.0, self.seed, |_| Ok(()))?;
+        let (tokenizer, seed) = (&self.tokenizer, self.seed);
+        let greedy = Decoding { planting, tokenizer, samples: 0, temperature: 1.0, seed, ranks: &Alone };
+        let said = attempts(decoder, &greedy, |_| Ok(()))?;
         let canaries: Vec<_> = planting.canaries.iter().map(|p| p.canary.clone()).collect();
         let row = |found: crate::audit::canary::Extraction| {
             let own = canaries.iter().zip(&exposures).filter(|(c, _)| c.repeats == found.repeats);

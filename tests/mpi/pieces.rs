@@ -126,6 +126,65 @@ fn an_audit_with_shadow_models_finds_to_the_byte_what_one_process_finds() {
     all_say(&end(command), 2, "rank 1 has another set of members");
 }
 
+/// Ranks that score a run's own records, continue prompts and take bits apart.
+#[test]
+fn an_audit_after_training_secrets_and_the_meter_find_what_one_process_finds() {
+    if !have_mpi() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
+    let text = (0..60).map(|i| json!({"text": format!("Note {i}: all quiet at gate {}.", 3 * i)}).to_string());
+    std::fs::write(dir.join("plain.jsonl"), text.collect::<Vec<_>>().join("\n")).unwrap();
+    let plant = "audit plant --data plain.jsonl --format Unit-{number}-has-#### --frequencies 0,2 --each 3 --out planted.jsonl --canaries list.json";
+    let inside = |mut command: Command| {
+        command.current_dir(dir);
+        end(command)
+    };
+    let output = inside(alone(&words(plant)));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let train = "train --model embedded --data planted.jsonl --method ferret-max --epsilon 20 --learning-rate 1e-3 --batch 10 --epochs 2 --insecure-seed 1 --threads 1 --json \
+                 --audit embedded:test:300 --audit-membership random-subset --out";
+    let found = |ranks: usize, args: &str| {
+        let mut found = ok(inside(match ranks {
+            1 => alone(&words(args)),
+            _ => on_ranks(ranks, &words(args)),
+        }));
+        timeless(&mut found);
+        found
+    };
+    let one = found(1, &format!("{train} one"));
+    assert_eq!((&one["audit"]["members"], &one["audit"]["nonmembers"]), (&json!(66), &json!(300)));
+    let look = "audit canaries --base embedded --tuned one --canaries list.json --samples 4 --competitors 40 --threads 1 --json";
+    let meter =
+        "audit leakage --base embedded --tuned one --data planted.jsonl --seed 3 --micro-batch 2 --threads 1 --json";
+    let (secrets, reading) = (found(1, look), found(1, meter));
+    for ranks in [2, 3] {
+        let mut there = found(ranks, &format!("{train} ranks-{ranks}"));
+        there["audit"]["tuned"] = one["audit"]["tuned"].clone();
+        assert_eq!(there, one, "train --audit on {ranks} ranks");
+        let (files, others) = (below(&dir.join("one")), below(&dir.join(format!("ranks-{ranks}"))));
+        assert_eq!(files.keys().collect::<Vec<_>>(), others.keys().collect::<Vec<_>>());
+        assert!(files.keys().any(|f| f.ends_with(".scores")), "{:?}", files.keys());
+        for (file, bytes) in files.iter().filter(|f| !f.0.ends_with("audit.json") && !f.0.ends_with("report.json")) {
+            assert!(*bytes == others[file], "{file} differs on {ranks} ranks");
+        }
+        assert_eq!(found(ranks, look), secrets, "audit canaries on {ranks} ranks");
+        assert_eq!(found(ranks, meter), reading, "audit leakage on {ranks} ranks");
+    }
+    // Ranks that were given different things take part, and end by a sentence.
+    for (args, other, sentence) in [
+        (look, look.replace("--samples 4", "--samples 5"), "rank 1 has another way of looking"),
+        (meter, meter.replace("--micro-batch 2", "--micro-batch 3"), "rank 1 has another --micro-batch"),
+    ] {
+        let mut command = launcher();
+        command.current_dir(dir).args(["-n", "1", FERRET]).args(words(args));
+        command.args([":", "-n", "1", FERRET]).args(words(&other));
+        all_say(&end(command), 2, sentence);
+    }
+}
+
 const GRID: &str = r#"
 kind = "paper"
 methods = ["ferret-2", "dpsgd", "nonprivate"]

@@ -76,7 +76,7 @@ fn a_private_run_in_shards_is_killed_goes_on_and_verifies() {
     let mut lines = 0;
     for _ in 0..3 {
         let after = Duration::from_millis(random.below(40) as u64);
-        let output = interrupted(on_ranks(3, &args), &out, lines + 3, after, Some(random.below(3)), "KILL");
+        let (output, _) = interrupted(on_ranks(3, &args), &out, lines + 3, after, Some(random.below(3)), "KILL");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && !stderr.contains("panicked") && stderr.contains("has died"), "{stderr}");
         lines = std::fs::read_to_string(out.join("log.jsonl")).map_or(0, |log| log.lines().count());

@@ -10,12 +10,13 @@ use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::measure::shadow::{self, Changes, Known, Method, train_shadow};
-use ferret::measure::{Cache, gradient_norms, leakage, threshold_attacks, token_stats};
+use ferret::measure::{Cache, Metering, gradient_norms, leakage, threshold_attacks, token_stats};
 use ferret::method::ferret::{BatchPer, Cuts, Settings, Trainer, Transcript};
 use ferret::method::{Run, Samples, Sensitive, Task};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, init};
 use ferret::optim::Route;
+use ferret::ranks::Alone;
 use ferret::rng::{DirectionStream, Secret, coin};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -198,7 +199,9 @@ fn the_leakage_meter_reads_what_whole_gradients_say() {
         let (_, transcript, flip_rate) = ferret_run(&base, &s, &records, &secret);
         // The run's own key draws the run's own samples: every bit must come out as it was released.
         let read = |secret: &Secret, micro: usize| {
-            leakage(Cpu::<f32>::new(), base.clone(), &transcript, &records, secret, micro, |_| Ok(())).unwrap()
+            let (transcript, examples) = (&transcript, &records[..]);
+            let metering = Metering { transcript, examples, secret, micro_batch: micro, ranks: &Alone };
+            leakage(Cpu::<f32>::new(), base.clone(), &metering, |_| Ok(())).unwrap()
         };
         let reading = read(&secret, 4);
         let bits = transcript.releases.len() as u64;
@@ -213,7 +216,9 @@ fn the_leakage_meter_reads_what_whole_gradients_say() {
     }
     let s = ferret_settings(&base);
     let (_, transcript, _) = ferret_run(&base, &s, &records, &Secret::insecure(1));
-    let wrong = leakage(Cpu::<f32>::new(), base, &transcript, &records[1..], &Secret::insecure(1), 4, |_| Ok(()));
+    let (transcript, examples, secret) = (&transcript, &records[1..], &Secret::insecure(1));
+    let metering = Metering { transcript, examples, secret, micro_batch: 4, ranks: &Alone };
+    let wrong = leakage(Cpu::<f32>::new(), base, &metering, |_| Ok(()));
     assert!(wrong.unwrap_err().to_string().contains("the run had 30 records, the data has 29"));
 }
 

@@ -3,6 +3,7 @@
 use super::charge::ChargeArgs;
 use super::members::{self, cache, fail};
 use crate::cli::common::{Compute, width};
+use crate::cli::ranks;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::measure::canary::Planting;
@@ -79,8 +80,12 @@ pub(super) fn run(args: Args) -> Result<()> {
         confidence: args.confidence,
         cache: cache(args.cache.as_deref(), args.out.as_deref())?,
         device: args.compute.device,
+        ranks: ranks::world(),
     };
     let finding = audit.run(&members::bars(args.quiet))?;
+    if !ranks::is_first() {
+        return Ok(());
+    }
     let (summary, text) = (finding.json(&args.base, &args.tuned), finding.text(width()));
     if let Some(out) = &args.out {
         fsio::private_folder(out)?;

@@ -3,10 +3,11 @@
 use super::members::bars;
 use crate::backend::Backend;
 use crate::cli::common::{Compute, Job, UnitArgs};
+use crate::cli::ranks;
 use crate::data::{self, Example, LoadOptions, Loss};
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::measure::{Pair, Reading, leakage};
+use crate::measure::{Metering, Pair, Reading, leakage};
 use crate::method::ferret::{Transcript, transcript};
 use crate::model::Weights;
 use crate::progress::Progress;
@@ -67,7 +68,9 @@ impl Job for Work<'_> {
         let Work { base, transcript, examples, args, secret } = self;
         let progress = bars(args.quiet);
         progress.begin("bits", transcript.releases.len() as u64);
-        leakage(backend, base, transcript, examples, &secret, args.micro_batch, |n| progress.advance(n as u64))
+        let (ranks, micro_batch) = (ranks::world(), args.micro_batch);
+        let metering = Metering { transcript, examples, secret: &secret, micro_batch, ranks: &*ranks };
+        leakage(backend, base, &metering, |n| progress.advance(n as u64))
     }
 }
 
@@ -90,6 +93,9 @@ pub(super) fn run(args: Args) -> Result<()> {
     let base = pair.take_base();
     let work = Work { base, transcript: &run, examples: &dataset.examples, args: &args, secret };
     let reading = args.compute.run(work)?;
+    if !ranks::is_first() {
+        return Ok(());
+    }
     let mut summary = json!({
         "base": args.base, "tuned": args.tuned, "method": run.settings.method, "samples": "fresh, Poisson at the run's rate",
     });

@@ -93,11 +93,7 @@ pub(super) fn run(args: Args) -> Result<()> {
     let provenance = args.charge.find(&pair)?;
     let read_as = ReadAs { loss: args.loss_on, unit: args.unit.unit()? };
     let (inside, outside) = (pair.records(members, read_as)?, pair.records(nonmembers, read_as)?);
-    // One rank writes.
-    let cache = match ranks::is_first() {
-        true => cache(args.cache.as_deref(), args.out.as_deref())?,
-        false => Cache::none(),
-    };
+    let cache = cache(args.cache.as_deref(), args.out.as_deref())?;
     let candidates = match args.candidates.as_deref() {
         Some([m, n]) if *m >= inside.len() as u64 && *n >= outside.len() as u64 => (*m, *n),
         Some(_) => {
@@ -152,9 +148,10 @@ pub(super) fn fail(alarm: bool, unjudged: Option<&str>) -> Result<()> {
     }
 }
 
-/// The folder of scores.
+/// The folder of scores. One rank writes.
 pub(super) fn cache(cache: Option<&Path>, out: Option<&Path>) -> Result<Cache> {
     match (cache, out) {
+        _ if !ranks::is_first() => Ok(Cache::none()),
         (Some(dir), _) => Cache::at(dir),
         (None, Some(out)) => Cache::at(&out.join("cache")),
         (None, None) => Ok(Cache::none()),

@@ -42,7 +42,7 @@ enum What {
 impl Args {
     /// Whether all ranks work on it.
     pub(super) fn is_shared(&self) -> bool {
-        self.what.is_none()
+        !matches!(self.what, Some(What::Plant(_)))
     }
 }
 

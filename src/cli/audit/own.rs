@@ -4,16 +4,19 @@ use super::charge::Membership;
 use super::members;
 use crate::audit::stats::Seeded;
 use crate::cli::common::{Compute, DataArg, width};
+use crate::cli::ranks;
 use crate::data::{self, Example, LoadOptions};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::measure::{Audit, Pair, Provenance, ReadAs};
 use crate::model::Config;
 use crate::model::tokenizer::Tokenizer;
-use crate::privacy::statement::{AUDITED, Statement};
+use crate::privacy::statement::{AUDITED, FILE, Statement};
+use crate::ranks::{Alone, Ranks};
 use crate::study;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The folder in the run's own.
 const FOLDER: &str = "audit";
@@ -65,11 +68,17 @@ impl OwnArgs {
         data::load_examples(path, tokenizer, &options).map(drop)
     }
 
-    /// Declare the audit in the run's statement, then do it: the summary and the table, or none where none is asked for.
+    /// Declare the audit in the run's statement, then do it: the summary and the table, or none where none is asked for, or another rank has them.
     pub fn run(&self, run: OwnRun) -> Result<Option<(Value, String)>> {
         let Some(nonmembers) = &self.audit else { return Ok(None) };
         let Some(tuned) = run.tuned.to_str() else {
             return Err(Error::file(run.tuned, "the audit needs a folder whose name is UTF-8"));
+        };
+        // Only the first rank has written the model: the others score it where they see the same folder.
+        let ranks: Arc<dyn Ranks> = match ranks::all_see("statement of the run", &run.tuned.join(FILE))? {
+            true => ranks::world(),
+            false if ranks::is_first() => Arc::new(Alone),
+            false => return Ok(None),
         };
         let mut pair = Pair::open(run.base, tuned)?;
         let provenance = Provenance::of(&pair)?;
@@ -79,16 +88,22 @@ impl OwnArgs {
             let told = format!("the run there had {} records, and --data has {m}", statement.records);
             return Err(Error::file(run.tuned, format!("{told}: give the records it was trained on")));
         }
-        declare(run.tuned)?;
         let out = run.tuned.join(FOLDER);
-        make_private(&out)?;
+        if ranks.is_first() {
+            declare(run.tuned)?;
+            make_private(&out)?;
+        }
         let audit = Audit {
             candidates: (m, n),
             cache: members::cache(None, Some(&out))?,
             device: run.compute.device,
+            ranks: ranks.clone(),
             ..Audit::new(pair, provenance, inside, outside, self.audit_membership.into())
         };
         let finding = audit.run(&members::bars(run.quiet))?;
+        if !ranks.is_first() {
+            return Ok(None);
+        }
         let summary = finding.json(run.base, tuned, Some(&out));
         study::audit::write(&out, &finding, &summary)?;
         Ok(Some((summary, finding.report.text(width()))))
@@ -108,7 +123,7 @@ impl OwnArgs {
 
 /// Say in the statement what the audit is, before any of it is written.
 fn declare(dir: &Path) -> Result<()> {
-    let path = dir.join("privacy.json");
+    let path = dir.join(FILE);
     let mut statement =
         Statement::from_json(&fsio::read_text(&path)?).map_err(|e| Error::file(&path, e.to_string()))?;
     if !statement.not_met.iter().any(|note| note == AUDITED) {

@@ -59,13 +59,13 @@ pub(super) fn of(args: &Args, batch: u64, sums: Sums) -> Result<Option<Exchange>
         Some(model) => {
             let layout = args.tune.layout(&checkpoint::read_config(model)?)?;
             let tuned = args.tune.tune.ids(&layout)?;
-            Some(tuned.iter().map(|&p| layout.spec(p).len() as f64).sum())
+            Some(tuned.iter().map(|&p| layout.spec(p).len() as u64).sum())
         }
     };
-    let whole = parameters.map(|parameters| Traffic::whole(ranks, parameters));
+    let whole = parameters.map(|parameters| Traffic::sums(ranks, parameters, 4));
     let own = match (sums, whole) {
         (Sums::Fired(groups), _) => Traffic::parts(ranks, groups * batch.div_ceil(micro_batch) as f64),
-        (Sums::Sketches(k), _) => Traffic::sums(ranks, k as f64),
+        (Sums::Sketches(k), _) => Traffic::sums(ranks, k, 8),
         (Sums::Whole, Some(whole)) => whole,
         (Sums::Whole, None) => {
             return Err(Error::usage("--ranks: how much a whole update sends is the model's size: give --model"));

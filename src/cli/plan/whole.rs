@@ -5,7 +5,7 @@ use super::exchange::{self, Sums};
 use crate::cli::common::working;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::method::dense;
+use crate::method::{dense, ferret_k};
 use crate::model::checkpoint;
 use crate::privacy::Sampler;
 use crate::privacy::guarantee::{Neighbours, number, up};
@@ -66,7 +66,7 @@ pub(super) fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Res
     let nats = mi::charge_event(&event, Sampler::Poisson)?.nats;
     // FERRET-k: four fifths of its greatest progress, see the planner.
     let signs = (method == "ferret-k").then(|| mi::signs_per_step(batch, pld, args.gradient_noise));
-    let exchange = exchange::of(args, batch, signs.map_or(Sums::Whole, Sums::Sketches))?;
+    let exchange = exchange::of(args, batch, sums(method, batch, pld))?;
     if args.json {
         let mut out = json!({
             "noise_multiplier_rdp": rdp, "noise_multiplier_pld": pld, "steps": steps, "sampling_rate": rate,
@@ -106,6 +106,14 @@ pub(super) fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Res
     ))
 }
 
+/// What ranks sum in a step: of FERRET-k as many numbers as `train` takes signs by itself.
+fn sums(method: &str, batch: u64, noise: f64) -> Sums {
+    match method {
+        ferret_k::NAME => Sums::Sketches(ferret_k::Settings::usual_bits(batch, noise).into()),
+        _ => Sums::Whole,
+    }
+}
+
 /// What the noise that was named costs.
 pub(super) fn with_noise(args: &Args, method: &str, noise: f64, batch: u64) -> Result<()> {
     let steps = mi::steps(args.records, batch, args.epochs)?;
@@ -116,8 +124,7 @@ pub(super) fn with_noise(args: &Args, method: &str, noise: f64, batch: u64) -> R
         let _shown = working("accounting", args.quiet);
         Pld::default().epsilon(&event, args.delta)?
     };
-    let signs = (method == "ferret-k").then(|| mi::signs_per_step(batch, noise, args.gradient_noise));
-    let exchange = exchange::of(args, batch, signs.map_or(Sums::Whole, Sums::Sketches))?;
+    let exchange = exchange::of(args, batch, sums(method, batch, noise))?;
     if args.json {
         let mut out = json!({
             "noise_multiplier": noise, "steps": steps, "sampling_rate": rate, "epsilon_spent": epsilon.upper,

@@ -297,10 +297,7 @@ impl Args {
 
     /// Print the summary of a finished run, after its audit if one is asked for; then nothing is left of its state.
     fn conclude(&self, mut summary: Value, training: Option<Training>) -> Result<()> {
-        if !ranks::is_first() {
-            return training.map_or(Ok(()), Training::close);
-        }
-        if !self.json {
+        if ranks::is_first() && !self.json {
             fsio::print(&text(&summary))?;
         }
         let (base, tuned) = (self.model.model.as_str(), self.out.as_path());
@@ -313,6 +310,9 @@ impl Args {
         })?;
         if let Some(training) = training {
             training.close()?;
+        }
+        if !ranks::is_first() {
+            return Ok(());
         }
         match (audit, self.json) {
             (Some((_, table)), false) => fsio::print(&table),

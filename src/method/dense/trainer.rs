@@ -8,14 +8,14 @@ use super::compress::Address;
 use super::settings::{Method, Privacy, Record, Settings, Variant};
 use super::state::{self, State};
 use crate::backend::Backend;
-use crate::data::{Example, batches};
+use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::grad::{Clipping, Norms, Sum};
 use crate::kernel::{Scalars, Stored};
 use crate::method::crew::{Crew, Totals};
 use crate::method::list;
 use crate::method::run::{Finished, Run, Step, Task};
-use crate::method::tally::{Private, Sums};
+use crate::method::tally::Private;
 use crate::method::{Opening, Sensitive};
 use crate::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
 use crate::optim::{Gradient, Silent, Updates};
@@ -115,35 +115,28 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let mut sum = Sum::new(b, layout, wants);
         // What the mean is over; clipped sums are divided by the expected size, and nobody needs to know this one.
         let size = if self.clipping.is_none() { self.crew.batch_size(sample.len())? } else { 0 };
-        let deal = self.crew.deal(sample, self.settings.micro_batch, 0);
         let mut totals = Totals::new(&self.crew);
-        totals.begin(0, &deal);
-        for chunks in deal.own {
-            let mut seen = Sums::new(b, 0);
-            for chunk in chunks {
-                let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-                let means = batch.weights(Reduction::SampleSum);
-                let losses = if let Some(clipping) = &self.clipping {
-                    let mut norms = Norms::new(b, layout, batch.segments.len(), wants);
-                    let losses = decoder.backward(&batch, &means, &mut norms);
-                    let factors = clipping.factors(b, &norms)?;
-                    norms.clipped_sum(b, &factors, &mut sum);
-                    losses
-                } else {
-                    let weights: Vec<f32> = means.iter().map(|w| w / size as f32).collect();
-                    decoder.backward(&batch, &weights, &mut sum)
-                };
-                seen.add(b, &batch, Some((&losses, &means)))?;
-                if let Some(ballot) = &mut ballot {
-                    let worker = std::mem::replace(&mut sum, Sum::new(b, layout, wants));
-                    for (i, (x, votes)) in tensors(worker).iter_mut().zip(ballot).enumerate() {
-                        b.signs(x, self.address(step, i));
-                        b.add(votes, x);
-                    }
+        totals.sample(b, (sample, records), self.settings.micro_batch, 0, |batch, seen| {
+            let means = batch.weights(Reduction::SampleSum);
+            let losses = if let Some(clipping) = &self.clipping {
+                let mut norms = Norms::new(b, layout, batch.segments.len(), wants);
+                let losses = decoder.backward(batch, &means, &mut norms);
+                let factors = clipping.factors(b, &norms)?;
+                norms.clipped_sum(b, &factors, &mut sum);
+                losses
+            } else {
+                let weights: Vec<f32> = means.iter().map(|w| w / size as f32).collect();
+                decoder.backward(batch, &weights, &mut sum)
+            };
+            if let Some(ballot) = &mut ballot {
+                let worker = std::mem::replace(&mut sum, Sum::new(b, layout, wants));
+                for (i, (x, votes)) in tensors(worker).iter_mut().zip(ballot).enumerate() {
+                    b.signs(x, self.address(step, i));
+                    b.add(votes, x);
                 }
             }
-            totals.push(b, seen)?;
-        }
+            seen.add(b, batch, Some((&losses, &means)))
+        })?;
         let (_, private) = totals.add_up(b)?.pop().expect("one sample");
         let mut sums = ballot.unwrap_or_else(|| tensors(sum));
         self.crew.sum(b, sums.iter_mut())?;

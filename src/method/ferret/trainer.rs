@@ -12,7 +12,7 @@ use super::replay::{Replayer, follow};
 use super::settings::{BatchPer, Engine, Payload, Release, Settings};
 use super::transcript::{FILE, Releases, Transcript, on_grid};
 use crate::backend::Backend;
-use crate::data::{Example, batches};
+use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::grad::{GroupDirection, GroupDot, Sum};
 use crate::kernel::{Scalars, Stored};
@@ -217,24 +217,16 @@ impl<'a, B: Backend> Trainer<'a, B> {
         });
         let work = samples.zip(self.records.as_ref()).map(|(samples, records)| -> Result<Vec<(Vec<f64>, Private)>> {
             let mut totals = Totals::new(&self.crew);
-            for (number, (sample, groups)) in samples.iter().zip(groups).enumerate() {
-                let deal = self.crew.deal(sample, self.settings.micro_batch, number);
-                totals.begin(groups.len(), &deal);
+            for (sample, groups) in samples.iter().zip(groups) {
                 // Directions are as large as what they belong to: made only by whoever has work for them.
-                let streams = if deal.own.is_empty() { Vec::new() } else { streams(groups) };
-                let directions: Vec<GroupDirection> = groups
-                    .iter()
-                    .zip(streams)
-                    .map(|(&g, stream)| GroupDirection::new(stream, plan.members(g), &decoder.layout))
-                    .collect();
-                for chunks in deal.own {
-                    let mut seen = Sums::new(b, groups.len());
-                    for chunk in chunks {
-                        let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-                        project(&mut seen, decoder, &batch, &directions, self.settings.engine)?;
-                    }
-                    totals.push(b, seen)?;
-                }
+                let mut directions: Option<Vec<GroupDirection>> = None;
+                let make = || {
+                    let own = groups.iter().zip(streams(groups));
+                    own.map(|(&g, stream)| GroupDirection::new(stream, plan.members(g), &decoder.layout)).collect()
+                };
+                totals.sample(b, (sample, records), self.settings.micro_batch, groups.len(), |batch, seen| {
+                    project(seen, decoder, batch, directions.get_or_insert_with(make), self.settings.engine)
+                })?;
             }
             totals.add_up(b)
         });
@@ -246,28 +238,19 @@ impl<'a, B: Backend> Trainer<'a, B> {
     /// The ablation: true gradients of the fired groups, divided by the expected batch size. Not private.
     fn release_gradients(&mut self, step: u32, groups: &[u32]) -> Result<Sensitive<Private>> {
         let opening = Opening::non_private("the true gradient of every fired group");
-        let mut total = Private { records: 0, tokens: 0, loss: None };
+        let mut totals = Totals::new(&self.crew);
         let mut gradients: Vec<(u32, Vec<B::Tensor>)> = Vec::new();
-        for (number, (sample, groups)) in self.samples(step, groups)?.into_iter().enumerate() {
+        let decoder = &self.decoder;
+        let b = &decoder.backend;
+        for (sample, groups) in self.samples(step, groups)? {
             let (sample, records) = sample.zip(self.records.as_ref()).open(&opening);
-            let decoder = &self.decoder;
-            let b = &decoder.backend;
             let members = |g: u32| self.replayer.plan().members(g);
             let mut sum = Sum::new(b, &decoder.layout, |p| groups.iter().any(|&g| members(g).contains(&p)));
-            let deal = self.crew.deal(&sample, self.settings.micro_batch, number);
-            let mut totals = Totals::new(&self.crew);
-            totals.begin(0, &deal);
-            for chunks in deal.own {
-                let mut seen = Sums::new(b, 0);
-                for chunk in chunks {
-                    let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-                    let means = batch.weights(Reduction::SampleSum);
-                    let weights: Vec<f32> = means.iter().map(|w| w / self.settings.batch as f32).collect();
-                    seen.add(b, &batch, Some((&decoder.backward(&batch, &weights, &mut sum), &means)))?;
-                }
-                totals.push(b, seen)?;
-            }
-            total = totals.add_up(b)?.into_iter().fold(total, |total, (_, seen)| total.join(seen));
+            totals.sample(b, (&sample, records), self.settings.micro_batch, 0, |batch, seen| {
+                let means = batch.weights(Reduction::SampleSum);
+                let weights: Vec<f32> = means.iter().map(|w| w / self.settings.batch as f32).collect();
+                seen.add(b, batch, Some((&decoder.backward(batch, &weights, &mut sum), &means)))
+            })?;
             let mut sums = sum.into_grads();
             self.crew.sum(b, sums.iter_mut().flatten())?;
             for &g in &groups {
@@ -275,6 +258,8 @@ impl<'a, B: Backend> Trainer<'a, B> {
                 gradients.push((g, own));
             }
         }
+        let nothing = Private { records: 0, tokens: 0, loss: None };
+        let total = totals.add_up(b)?.into_iter().fold(nothing, |total, (_, seen)| total.join(seen));
         gradients.sort_by_key(|g| g.0);
         let Decoder { backend, params, .. } = &mut self.decoder;
         self.replayer.step_gradients(backend, step, &gradients, params)?;

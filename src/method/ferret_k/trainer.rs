@@ -9,7 +9,7 @@ use super::settings::{Release, Settings};
 use super::sum::Total;
 use super::transcript::{Releases, Transcript, on_grid};
 use crate::backend::Backend;
-use crate::data::{Example, batches};
+use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::grad::Sketch;
 use crate::kernel::{Scalars, Stored};
@@ -18,7 +18,7 @@ use crate::method::ferret::sign_or_coin;
 use crate::method::ferret::transcript::FILE;
 use crate::method::list::Record;
 use crate::method::run::{Finished, Run, Step, Task};
-use crate::method::tally::{Private, Sums, is_host};
+use crate::method::tally::{Private, is_host};
 use crate::method::{Opening, Sensitive, state};
 use crate::model::{Decoder, Reduction, Weights, checkpoint};
 use crate::ops::sketch::clip;
@@ -122,25 +122,18 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let (decoder, settings) = (&self.decoder, &self.settings);
         let (b, function) = (&decoder.backend, settings.clip_rule);
         let mut total = Total::new(sketch.k(), settings.clip);
-        let deal = self.crew.deal(sample, settings.micro_batch, 0);
         let mut totals = Totals::new(&self.crew);
-        totals.begin(0, &deal);
-        for chunks in deal.own {
-            let mut seen = Sums::new(b, 0);
-            for chunk in chunks {
-                let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-                let means = batch.weights(Reduction::SampleSum);
-                let tunes = |p| self.replayer.plan().tunes(p);
-                let mut sink = Sketch::new(b, &decoder.layout, sketch, batch.segments.len(), tunes);
-                let losses = decoder.backward(&batch, &means, &mut sink);
-                for mut v in sink.finish(b)? {
-                    clip(function, settings.clip, &mut v);
-                    total.add(&v);
-                }
-                seen.add(b, &batch, Some((&losses, &means)))?;
+        totals.sample(b, (sample, records), settings.micro_batch, 0, |batch, seen| {
+            let means = batch.weights(Reduction::SampleSum);
+            let tunes = |p| self.replayer.plan().tunes(p);
+            let mut sink = Sketch::new(b, &decoder.layout, sketch, batch.segments.len(), tunes);
+            let losses = decoder.backward(batch, &means, &mut sink);
+            for mut v in sink.finish(b)? {
+                clip(function, settings.clip, &mut v);
+                total.add(&v);
             }
-            totals.push(b, seen)?;
-        }
+            seen.add(b, batch, Some((&losses, &means)))
+        })?;
         self.crew.add(total.units())?;
         let (_, private) = totals.add_up(b)?.pop().expect("one sample");
         Ok((total.read(), private))

@@ -7,7 +7,8 @@
 //! What going on needs lies in a file for its owner alone: the key, and whose it is. Others get the file's hash, which tells nothing of the
 //! rest: 32 random bytes are in it too, also where the key comes from a seed.
 
-use super::{Secret, refuse_open};
+use super::Secret;
+use super::file::KeyFile;
 use crate::error::{Error, Result};
 use crate::{fsio, hash};
 use serde::{Deserialize, Serialize};
@@ -35,17 +36,6 @@ pub(crate) struct ShardKey {
     text: String,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyFile {
-    format: String,
-    version: u32,
-    insecure: bool,
-    key: String,
-    salt: String,
-    place: Place,
-}
-
 impl Secret {
     /// The generator of one rank of many: another one for every rank, whatever this one is.
     pub(crate) fn of_rank(self, rank: usize) -> Self {
@@ -65,15 +55,10 @@ impl ShardKey {
             None => Secret::from_system()?,
         };
         let secret = drawn.of_rank(place.rank);
-        let file = KeyFile {
-            format: FORMAT.into(),
-            version: 1,
-            insecure: secret.insecure,
-            key: hash::hex(&secret.key),
-            salt: hash::hex(&Secret::from_system()?.key),
-            place,
-        };
-        let text = serde_json::to_string_pretty(&file).expect("strings and numbers");
+        let mut file = KeyFile::new(FORMAT, &secret);
+        file.salt = Some(hash::hex(&Secret::from_system()?.key));
+        file.place = Some(place);
+        let text = file.text();
         Ok(Self { secret, text })
     }
 
@@ -83,15 +68,10 @@ impl ShardKey {
             let what = "is not there, and it is the key by which this rank sampled its shard: go on where the run was begun, with as many ranks, or begin anew";
             return Err(Error::file(path, what));
         }
-        refuse_open(path)?;
-        let text = std::fs::read_to_string(path).map_err(|e| Error::io(path, e))?;
-        // What serde says of a broken file may quote it.
-        let broken = || Error::file(path, "not a shard's key of this program's version 1: was it cut short?");
-        let file: KeyFile = serde_json::from_str(&text).map_err(|_| broken())?;
-        if file.format != FORMAT || file.version != 1 {
-            return Err(broken());
-        }
-        let then = &file.place;
+        let (file, text) = KeyFile::read(path, FORMAT)?;
+        let Some(then) = &file.place else {
+            return Err(Error::file(path, "does not say whose key it is: was it cut short?"));
+        };
         if (then.rank, then.ranks) != (place.rank, place.ranks) {
             return Err(Error::file(
                 path,
@@ -105,8 +85,7 @@ impl ShardKey {
             let what = "is of another shard: a run in shards goes on with the records that it was begun with, each rank with its own";
             return Err(Error::file(path, what));
         }
-        let key = hash::bytes(&file.key).ok_or_else(broken)?;
-        let secret = Secret { key, insecure: file.insecure, claimed: AtomicBool::new(false) };
+        let secret = file.secret(path)?;
         let known = insecure_seed.map(|seed| Secret::insecure(seed).of_rank(place.rank));
         if known.is_some() != secret.insecure || known.is_some_and(|known| known.key != secret.key) {
             return Err(Error::file(path, "the run to resume was begun with another `insecure_seed`, or without one"));
