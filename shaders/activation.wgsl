@@ -14,12 +14,8 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;
 
 @compute @workgroup_size(64)
-fn forward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.count) {
         let v = x[p.start_x / 4u + i];
         y[p.start_y / 4u + i] = vec4<f32>(curve(v.x).x, curve(v.y).x, curve(v.z).x, curve(v.w).x);
@@ -28,12 +24,8 @@ fn forward(
 
 // y <- y act'(x).
 @compute @workgroup_size(64)
-fn backward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn backward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.count) {
         let v = x[p.start_x / 4u + i];
         y[p.start_y / 4u + i] *= vec4<f32>(curve(v.x).y, curve(v.y).y, curve(v.z).y, curve(v.w).y);

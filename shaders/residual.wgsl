@@ -15,12 +15,8 @@ struct Params {
 
 // y += x.
 @compute @workgroup_size(64)
-fn add(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn add(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.count) {
         y[p.start_y / 4u + i] += x[p.start_x / 4u + i];
     }
@@ -28,12 +24,8 @@ fn add(
 
 // y_i += x for every row i.
 @compute @workgroup_size(64)
-fn add_vector(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn add_vector(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.count) {
         y[p.start_y / 4u + i] += x[p.start_x / 4u + i % p.line];
     }
