@@ -1,18 +1,5 @@
 // Mirrors ops::activation: y = act(x), and dy act'(x).
 
-struct Params {
-    start_x: u32,
-    start_y: u32,
-    // In vec4s; a row's padding is worked on like the rest and means nothing.
-    count: u32,
-    // Length of a row in vec4s.
-    line: u32,
-}
-
-@group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(2) var<storage, read_write> y: array<vec4<f32>>;
-
 @compute @workgroup_size(64)
 fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     let i = linear_group(grid.group, grid.groups) * 64u + lane;
