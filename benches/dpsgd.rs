@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{batch, gpt2, tiny, weights};
+use common::{batch, child_peak, gpt2, tiny, weights};
 use ferret::backend::Cpu;
 use ferret::grad::{ClipFunction, Clipping, Norms, Partition, PerSample, Sum};
 use ferret::model::{Batch, Decoder, Reduction};
@@ -108,13 +108,6 @@ fn peak(which: &str, length: usize) {
         }
     }
     println!("{}", common::peak_memory().expect("/proc"));
-}
-
-fn child_peak(which: &str, length: usize) -> Option<f64> {
-    common::peak_memory()?;
-    let own = std::env::current_exe().ok()?;
-    let out = std::process::Command::new(own).args([which, &length.to_string()]).output().ok()?;
-    String::from_utf8(out.stdout).ok()?.trim().parse().ok()
 }
 
 /// The clipped sum is what brute force says, before anything is timed.

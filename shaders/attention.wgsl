@@ -2,51 +2,39 @@
 // the backward and jvp that recompute p = exp(s - lse). Memory grows with the rows, never with their square.
 //
 // A workgroup of 8 x 8 threads (ty, tx) owns one block of rows of one head and walks over the blocks of the other side. Thread
-// (ty, tx) holds the scores of rows ty + 8 r and columns tx + 8 c, and of what is accumulated the vec4 columns tx + 8 j.
+// (ty, tx) holds the scores of rows ty + 8 r and columns tx + 8 c (`cell`), and of what is accumulated the vec4 columns tx + 8 j (`spot`).
 // Backward runs twice, once owning queries and once owning keys: nothing is added to from two workgroups.
 
 // o = softmax(scale q k^T + slope (j - i)) v.
 @compute @workgroup_size(64)
-fn forward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
-    let item = items[id / p.heads];
-    let head = id % p.heads;
-    let slope = slope_of(head);
-    let position = item.z;
-    let count = min(BLOCK, item.y - position);
-    let keys = position + count;
-    let ty = lane / 8u;
-    let tx = lane % 8u;
-
-    load_q(A, item.w, count, head, lane);
+    let own = own_block(id, p.heads);
+    let slope = slope_of(own.head);
+    let keys = own.position + own.count;
+    load_q(A, own.row, own.count, own.head, lane);
     if (lane < BLOCK) {
-        row_max[lane] = MASKED;
+        row_max[lane] = LOWEST;
         row_sum[lane] = 0.0;
     }
-    var o: array<vec4<f32>, R * J>;
-    for (var key = first_block(position); key < keys; key += BLOCK) {
-        load_k(B, item.x + key, keys - key, head / p.group, lane);
+    var o: Part;
+    for (var key = first_block(own.position); key < keys; key += BLOCK) {
+        load_k(B, own.first + key, keys - key, own.head / p.group, lane);
         workgroupBarrier();
-        for (var r = 0u; r < R; r += 1u) {
-            for (var c = 0u; c < R; c += 1u) {
-                let row = ty + 8u * r;
-                let col = tx + 8u * c;
-                var s = MASKED;
-                if (sees(position + row, key + col)) {
-                    s = score(product(A, row, B, col), slope, position + row, key + col);
-                }
-                scores[FIRST + row * SLINE + col] = s;
+        for (var i = 0u; i < R * R; i += 1u) {
+            let at = cell(i, lane);
+            let query = own.position + at.x;
+            var s = LOWEST;
+            if (sees(query, key + at.y)) {
+                s = score(product(A, at.x, B, at.y), slope, query, key + at.y);
             }
+            scores[FIRST + at.x * SLINE + at.y] = s;
         }
         workgroupBarrier();
-        load_v(B, item.x + key, keys - key, head / p.group, lane);
+        load_v(B, own.first + key, keys - key, own.head / p.group, lane);
         // A row that has seen nothing yet counts what is masked; the first key that it sees shrinks that to zero.
         if (lane < BLOCK) {
             var largest = row_max[lane];
@@ -65,39 +53,25 @@ fn forward(
             row_max[lane] = largest;
         }
         workgroupBarrier();
-        for (var r = 0u; r < R; r += 1u) {
-            let row = ty + 8u * r;
-            for (var j = 0u; j < J; j += 1u) {
-                let d = tx + 8u * j;
-                if (d < D4) {
-                    o[r * J + j] = weighted(FIRST, row, B, d, o[r * J + j] * row_scale[row]);
-                }
-            }
+        for (var i = 0u; i < R * J; i += 1u) {
+            o[i] *= row_scale[spot(i, lane).x];
         }
+        accumulate(&o, FIRST, B, lane);
         workgroupBarrier();
     }
-    for (var r = 0u; r < R; r += 1u) {
-        let row = ty + 8u * r;
-        for (var j = 0u; j < J; j += 1u) {
-            let d = tx + 8u * j;
-            if (row < count && d < D4) {
-                write_out(p.out_start, item.w + row, head, d, o[r * J + j] / row_sum[row]);
-            }
-        }
+    for (var i = 0u; i < R * J; i += 1u) {
+        o[i] /= row_sum[spot(i, lane).x];
     }
-    if (p.keep_lse == 1u && lane < count) {
-        lse_out[p.lse_start + (item.w + lane) * p.lse_line + head] = row_max[lane] + log_safe(row_sum[lane]);
+    write_part(&o, p.out_start, own, lane);
+    if (p.keep_lse == 1u && lane < own.count) {
+        lse_out[p.lse_start + (own.row + lane) * p.lse_line + own.head] = row_max[lane] + log_safe(row_sum[lane]);
     }
 }
 
 // For every row and head lse, and delta = <dout, out>, side by side; out comes as q_in.
 @compute @workgroup_size(64)
-fn row_deltas(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn row_deltas(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i >= p.work) {
         return;
     }
@@ -105,8 +79,10 @@ fn row_deltas(
     let head = i % p.heads;
     var sum = 0.0;
     for (var d = 0u; d < WIDTH; d += 4u) {
-        let q = four_of_q(p.q_start + row * p.q_line + head * WIDTH + d, d);
-        sum += dot(q, four_of_dout(p.dot_start + row * p.dot_line + head * WIDTH + d, d));
+        let a = p.q_start + row * p.q_line + head * WIDTH + d;
+        let b = p.dot_start + row * p.dot_line + head * WIDTH + d;
+        let q = keep(vec4<f32>(q_in[a], q_in[a + 1u], q_in[a + 2u], q_in[a + 3u]), d, WIDTH);
+        sum += dot(q, keep(vec4<f32>(dout[b], dout[b + 1u], dout[b + 2u], dout[b + 3u]), d, WIDTH));
     }
     let to = p.kept_start + row * p.kept_line + head;
     lse_out[to] = lse[p.lse_start + row * p.lse_line + head];
@@ -122,182 +98,118 @@ fn slopes_of(s: f32, dov: f32, row: u32, head: u32) -> vec2<f32> {
 
 // dq = ds k, owning a block of queries. A: q, B: dout; C: k, D: v.
 @compute @workgroup_size(64)
-fn backward_queries(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn backward_queries(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
-    let item = items[id / p.heads];
-    let head = id % p.heads;
-    let slope = slope_of(head);
-    let position = item.z;
-    let count = min(BLOCK, item.y - position);
-    let keys = position + count;
-    let ty = lane / 8u;
-    let tx = lane % 8u;
-    load_q(A, item.w, count, head, lane);
-    load_dout(B, item.w, count, head, lane);
-    var dq: array<vec4<f32>, R * J>;
-    for (var key = first_block(position); key < keys; key += BLOCK) {
-        load_k(C, item.x + key, keys - key, head / p.group, lane);
-        load_v(D, item.x + key, keys - key, head / p.group, lane);
+    let own = own_block(id, p.heads);
+    let slope = slope_of(own.head);
+    let keys = own.position + own.count;
+    load_q(A, own.row, own.count, own.head, lane);
+    load_dout(B, own.row, own.count, own.head, lane);
+    var dq: Part;
+    for (var key = first_block(own.position); key < keys; key += BLOCK) {
+        load_k(C, own.first + key, keys - key, own.head / p.group, lane);
+        load_v(D, own.first + key, keys - key, own.head / p.group, lane);
         workgroupBarrier();
-        for (var r = 0u; r < R; r += 1u) {
-            for (var c = 0u; c < R; c += 1u) {
-                let row = ty + 8u * r;
-                let col = tx + 8u * c;
-                var ds = 0.0;
-                if (row < count && sees(position + row, key + col)) {
-                    let s = score(product(A, row, C, col), slope, position + row, key + col);
-                    ds = slopes_of(s, product(B, row, D, col), item.w + row, head).y;
-                }
-                scores[FIRST + row * SLINE + col] = ds;
+        for (var i = 0u; i < R * R; i += 1u) {
+            let at = cell(i, lane);
+            let query = own.position + at.x;
+            var ds = 0.0;
+            if (at.x < own.count && sees(query, key + at.y)) {
+                let s = score(product(A, at.x, C, at.y), slope, query, key + at.y);
+                ds = slopes_of(s, product(B, at.x, D, at.y), own.row + at.x, own.head).y;
             }
+            scores[FIRST + at.x * SLINE + at.y] = ds;
         }
         workgroupBarrier();
-        for (var r = 0u; r < R; r += 1u) {
-            for (var j = 0u; j < J; j += 1u) {
-                let d = tx + 8u * j;
-                if (d < D4) {
-                    dq[r * J + j] = weighted(FIRST, ty + 8u * r, C, d, dq[r * J + j]);
-                }
-            }
-        }
+        accumulate(&dq, FIRST, C, lane);
         workgroupBarrier();
     }
-    for (var r = 0u; r < R; r += 1u) {
-        let row = ty + 8u * r;
-        for (var j = 0u; j < J; j += 1u) {
-            let d = tx + 8u * j;
-            if (row < count && d < D4) {
-                write_out(p.out_start, item.w + row, head, d, dq[r * J + j]);
-            }
-        }
-    }
+    write_part(&dq, p.out_start, own, lane);
 }
 
 // dk = ds^T q and dv = p^T dout, summed over the query heads of a group, owning a block of keys. A: k, B: v; C: q, D: dout.
 @compute @workgroup_size(64)
-fn backward_keys(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn backward_keys(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
-    let kv_heads = p.heads / p.group;
-    let item = items[id / kv_heads];
-    let kv = id % kv_heads;
-    let position = item.z;
-    let count = min(BLOCK, item.y - position);
+    let own = own_block(id, p.heads / p.group);
     // The last key of the block is seen by the queries before this one.
-    let last = position + count - 1u;
-    let end = select(item.y, last + p.window, p.window < item.y - last);
-    let ty = lane / 8u;
-    let tx = lane % 8u;
-    load_k(A, item.w, count, kv, lane);
-    load_v(B, item.w, count, kv, lane);
-    var dk: array<vec4<f32>, R * J>;
-    var dv: array<vec4<f32>, R * J>;
-    for (var head = kv * p.group; head < (kv + 1u) * p.group; head += 1u) {
+    let last = own.position + own.count - 1u;
+    let end = select(own.length, last + p.window, p.window < own.length - last);
+    load_k(A, own.row, own.count, own.head, lane);
+    load_v(B, own.row, own.count, own.head, lane);
+    var dk: Part;
+    var dv: Part;
+    for (var head = own.head * p.group; head < (own.head + 1u) * p.group; head += 1u) {
         let slope = slope_of(head);
-        for (var query = position; query < end; query += BLOCK) {
-            load_q(C, item.x + query, item.y - query, head, lane);
-            load_dout(D, item.x + query, item.y - query, head, lane);
+        for (var query = own.position; query < end; query += BLOCK) {
+            load_q(C, own.first + query, own.length - query, head, lane);
+            load_dout(D, own.first + query, own.length - query, head, lane);
             workgroupBarrier();
-            for (var r = 0u; r < R; r += 1u) {
-                for (var c = 0u; c < R; c += 1u) {
-                    let row = ty + 8u * r;
-                    let col = tx + 8u * c;
-                    var e = vec2<f32>(0.0);
-                    if (row < count && query + col < item.y && sees(query + col, position + row)) {
-                        let s = score(product(A, row, C, col), slope, query + col, position + row);
-                        e = slopes_of(s, product(B, row, D, col), item.x + query + col, head);
-                    }
-                    scores[FIRST + row * SLINE + col] = e.x;
-                    scores[SECOND + row * SLINE + col] = e.y;
+            for (var i = 0u; i < R * R; i += 1u) {
+                let at = cell(i, lane);
+                let key = own.position + at.x;
+                var e = vec2<f32>(0.0);
+                if (at.x < own.count && query + at.y < own.length && sees(query + at.y, key)) {
+                    let s = score(product(A, at.x, C, at.y), slope, query + at.y, key);
+                    e = slopes_of(s, product(B, at.x, D, at.y), own.first + query + at.y, head);
                 }
+                scores[FIRST + at.x * SLINE + at.y] = e.x;
+                scores[SECOND + at.x * SLINE + at.y] = e.y;
             }
             workgroupBarrier();
-            for (var r = 0u; r < R; r += 1u) {
-                for (var j = 0u; j < J; j += 1u) {
-                    let d = tx + 8u * j;
-                    if (d < D4) {
-                        dk[r * J + j] = weighted(SECOND, ty + 8u * r, C, d, dk[r * J + j]);
-                        dv[r * J + j] = weighted(FIRST, ty + 8u * r, D, d, dv[r * J + j]);
-                    }
-                }
-            }
+            accumulate(&dk, SECOND, C, lane);
+            accumulate(&dv, FIRST, D, lane);
             workgroupBarrier();
         }
     }
-    for (var r = 0u; r < R; r += 1u) {
-        let row = ty + 8u * r;
-        for (var j = 0u; j < J; j += 1u) {
-            let d = tx + 8u * j;
-            if (row < count && d < D4) {
-                write_out(p.out_start, item.w + row, kv, d, dk[r * J + j]);
-                write_out(p.second_start, item.w + row, kv, d, dv[r * J + j]);
-            }
-        }
-    }
+    write_part(&dk, p.out_start, own, lane);
+    write_part(&dv, p.second_start, own, lane);
 }
 
 // With m = sum p s_dot: o_dot = sum p (s_dot v + v_dot) - m sum p v. A: q, B: q_dot; C: k, then v; D: k_dot, then v_dot.
 @compute @workgroup_size(64)
-fn jvp(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
-    let item = items[id / p.heads];
-    let head = id % p.heads;
-    let kv = head / p.group;
-    let slope = slope_of(head);
-    let position = item.z;
-    let count = min(BLOCK, item.y - position);
-    let keys = position + count;
-    let ty = lane / 8u;
-    let tx = lane % 8u;
-    load_q(A, item.w, count, head, lane);
-    load_tangents(B, p.dot_start, item.w, count, head, lane);
+    let own = own_block(id, p.heads);
+    let kv = own.head / p.group;
+    let slope = slope_of(own.head);
+    let keys = own.position + own.count;
+    load_q(A, own.row, own.count, own.head, lane);
+    load_tangents(B, p.dot_start, own.row, own.count, own.head, lane);
     if (lane < BLOCK) {
         row_sum[lane] = 0.0;
     }
-    var plain: array<vec4<f32>, R * J>;
-    var moved: array<vec4<f32>, R * J>;
-    for (var key = first_block(position); key < keys; key += BLOCK) {
-        load_k(C, item.x + key, keys - key, kv, lane);
-        load_tangents(D, p.k_dot, item.x + key, keys - key, kv, lane);
+    var plain: Part;
+    var moved: Part;
+    for (var key = first_block(own.position); key < keys; key += BLOCK) {
+        load_k(C, own.first + key, keys - key, kv, lane);
+        load_tangents(D, p.k_dot, own.first + key, keys - key, kv, lane);
         workgroupBarrier();
-        for (var r = 0u; r < R; r += 1u) {
-            for (var c = 0u; c < R; c += 1u) {
-                let row = ty + 8u * r;
-                let col = tx + 8u * c;
-                var e = 0.0;
-                var s_dot = 0.0;
-                if (row < count && sees(position + row, key + col)) {
-                    let s = score(product(A, row, C, col), slope, position + row, key + col);
-                    s_dot = product(B, row, C, col) + product(A, row, D, col);
-                    e = exp_safe(s - lse[p.lse_start + (item.w + row) * p.lse_line + head]);
-                }
-                scores[FIRST + row * SLINE + col] = e;
-                scores[SECOND + row * SLINE + col] = e * s_dot * p.scale;
+        for (var i = 0u; i < R * R; i += 1u) {
+            let at = cell(i, lane);
+            let query = own.position + at.x;
+            var e = 0.0;
+            var s_dot = 0.0;
+            if (at.x < own.count && sees(query, key + at.y)) {
+                let s = score(product(A, at.x, C, at.y), slope, query, key + at.y);
+                s_dot = product(B, at.x, C, at.y) + product(A, at.x, D, at.y);
+                e = exp_safe(s - lse[p.lse_start + (own.row + at.x) * p.lse_line + own.head]);
             }
+            scores[FIRST + at.x * SLINE + at.y] = e;
+            scores[SECOND + at.x * SLINE + at.y] = e * s_dot * p.scale;
         }
         workgroupBarrier();
-        load_v(C, item.x + key, keys - key, kv, lane);
-        load_tangents(D, p.v_dot, item.x + key, keys - key, kv, lane);
+        load_v(C, own.first + key, keys - key, kv, lane);
+        load_tangents(D, p.v_dot, own.first + key, keys - key, kv, lane);
         if (lane < BLOCK) {
             var sum = row_sum[lane];
             for (var c = 0u; c < BLOCK; c += 1u) {
@@ -306,37 +218,21 @@ fn jvp(
             row_sum[lane] = sum;
         }
         workgroupBarrier();
-        for (var r = 0u; r < R; r += 1u) {
-            let row = ty + 8u * r;
-            for (var j = 0u; j < J; j += 1u) {
-                let d = tx + 8u * j;
-                if (d < D4) {
-                    plain[r * J + j] = weighted(FIRST, row, C, d, plain[r * J + j]);
-                    moved[r * J + j] = weighted(SECOND, row, C, d, weighted(FIRST, row, D, d, moved[r * J + j]));
-                }
-            }
-        }
+        accumulate(&plain, FIRST, C, lane);
+        accumulate(&moved, FIRST, D, lane);
+        accumulate(&moved, SECOND, C, lane);
         workgroupBarrier();
     }
-    for (var r = 0u; r < R; r += 1u) {
-        let row = ty + 8u * r;
-        for (var j = 0u; j < J; j += 1u) {
-            let d = tx + 8u * j;
-            if (row < count && d < D4) {
-                write_out(p.out_start, item.w + row, head, d, moved[r * J + j] - row_sum[row] * plain[r * J + j]);
-            }
-        }
+    for (var i = 0u; i < R * J; i += 1u) {
+        moved[i] -= row_sum[spot(i, lane).x] * plain[i];
     }
+    write_part(&moved, p.out_start, own, lane);
 }
 
 // Copy a block of columns of q_in: into rows of a cache, or to where the others of its kind lie.
 @compute @workgroup_size(64)
-fn store(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn store(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.rows * p.cols) {
         out[p.out_start + (i / p.cols) * p.out_line + i % p.cols] = q_in[p.q_start + (i / p.cols) * p.q_line + i % p.cols];
     }

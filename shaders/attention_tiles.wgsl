@@ -11,7 +11,6 @@ const LINE: u32 = D4 + 1u;
 const TILE: u32 = BLOCK * LINE;
 const SLINE: u32 = BLOCK + 1u;
 const SCORES: u32 = BLOCK * SLINE;
-const MASKED: f32 = -3.0e38;
 // The tiles and blocks of scores by name.
 const A: u32 = 0u;
 const B: u32 = TILE;
@@ -83,81 +82,69 @@ var<workgroup> row_max: array<f32, BLOCK>;
 var<workgroup> row_sum: array<f32, BLOCK>;
 var<workgroup> row_scale: array<f32, BLOCK>;
 
-fn four_of_q(i: u32, d: u32) -> vec4<f32> {
-    return keep(vec4<f32>(q_in[i], q_in[i + 1u], q_in[i + 2u], q_in[i + 3u]), d, WIDTH);
+// Loads fill a tile with `count` rows of a head from `row` on, and zeros below: number i of a tile's vec4s comes from `place`.
+
+fn place(i: u32, row: u32, line: u32, head: u32) -> u32 {
+    return (row + i / D4) * line + head * WIDTH + i % D4 * 4u;
 }
 
-fn four_of_k(i: u32, d: u32) -> vec4<f32> {
-    return keep(vec4<f32>(k_in[i], k_in[i + 1u], k_in[i + 2u], k_in[i + 3u]), d, WIDTH);
+fn put(tile: u32, i: u32, v: vec4<f32>) {
+    tiles[tile + i / D4 * LINE + i % D4] = keep(v, i % D4 * 4u, WIDTH);
 }
-
-fn four_of_v(i: u32, d: u32) -> vec4<f32> {
-    return keep(vec4<f32>(v_in[i], v_in[i + 1u], v_in[i + 2u], v_in[i + 3u]), d, WIDTH);
-}
-
-fn four_of_dout(i: u32, d: u32) -> vec4<f32> {
-    return keep(vec4<f32>(dout[i], dout[i + 1u], dout[i + 2u], dout[i + 3u]), d, WIDTH);
-}
-
-fn four_of_tangents(i: u32, d: u32) -> vec4<f32> {
-    return keep(vec4<f32>(tangents[i], tangents[i + 1u], tangents[i + 2u], tangents[i + 3u]), d, WIDTH);
-}
-
-// Loads fill a tile with `count` rows of a head from `row` on, and zeros below.
 
 fn load_q(tile: u32, row: u32, count: u32, head: u32, lane: u32) {
     for (var i = lane; i < BLOCK * D4; i += 64u) {
-        let d = (i % D4) * 4u;
         var v = vec4<f32>(0.0);
         if (i / D4 < count) {
-            v = four_of_q(p.q_start + (row + i / D4) * p.q_line + head * WIDTH + d, d);
+            let at = p.q_start + place(i, row, p.q_line, head);
+            v = vec4<f32>(q_in[at], q_in[at + 1u], q_in[at + 2u], q_in[at + 3u]);
         }
-        tiles[tile + i / D4 * LINE + i % D4] = v;
+        put(tile, i, v);
     }
 }
 
 fn load_k(tile: u32, row: u32, count: u32, head: u32, lane: u32) {
     for (var i = lane; i < BLOCK * D4; i += 64u) {
-        let d = (i % D4) * 4u;
         var v = vec4<f32>(0.0);
         if (i / D4 < count) {
-            v = four_of_k(p.k_start + (row + i / D4) * p.k_line + head * WIDTH + d, d);
+            let at = p.k_start + place(i, row, p.k_line, head);
+            v = vec4<f32>(k_in[at], k_in[at + 1u], k_in[at + 2u], k_in[at + 3u]);
         }
-        tiles[tile + i / D4 * LINE + i % D4] = v;
+        put(tile, i, v);
     }
 }
 
 fn load_v(tile: u32, row: u32, count: u32, head: u32, lane: u32) {
     for (var i = lane; i < BLOCK * D4; i += 64u) {
-        let d = (i % D4) * 4u;
         var v = vec4<f32>(0.0);
         if (i / D4 < count) {
-            v = four_of_v(p.v_start + (row + i / D4) * p.v_line + head * WIDTH + d, d);
+            let at = p.v_start + place(i, row, p.v_line, head);
+            v = vec4<f32>(v_in[at], v_in[at + 1u], v_in[at + 2u], v_in[at + 3u]);
         }
-        tiles[tile + i / D4 * LINE + i % D4] = v;
+        put(tile, i, v);
     }
 }
 
 fn load_dout(tile: u32, row: u32, count: u32, head: u32, lane: u32) {
     for (var i = lane; i < BLOCK * D4; i += 64u) {
-        let d = (i % D4) * 4u;
         var v = vec4<f32>(0.0);
         if (i / D4 < count) {
-            v = four_of_dout(p.dot_start + (row + i / D4) * p.dot_line + head * WIDTH + d, d);
+            let at = p.dot_start + place(i, row, p.dot_line, head);
+            v = vec4<f32>(dout[at], dout[at + 1u], dout[at + 2u], dout[at + 3u]);
         }
-        tiles[tile + i / D4 * LINE + i % D4] = v;
+        put(tile, i, v);
     }
 }
 
 // `start` says which part of the tangents.
 fn load_tangents(tile: u32, start: u32, row: u32, count: u32, head: u32, lane: u32) {
     for (var i = lane; i < BLOCK * D4; i += 64u) {
-        let d = (i % D4) * 4u;
         var v = vec4<f32>(0.0);
         if (i / D4 < count) {
-            v = four_of_tangents(start + (row + i / D4) * p.dot_line + head * WIDTH + d, d);
+            let at = start + place(i, row, p.dot_line, head);
+            v = vec4<f32>(tangents[at], tangents[at + 1u], tangents[at + 2u], tangents[at + 3u]);
         }
-        tiles[tile + i / D4 * LINE + i % D4] = v;
+        put(tile, i, v);
     }
 }
 
@@ -170,13 +157,48 @@ fn product(a: u32, row: u32, b: u32, col: u32) -> f32 {
     return s;
 }
 
-// sum + row `row` of a block of scores times column d of a tile.
-fn weighted(block: u32, row: u32, tile: u32, d: u32, start: vec4<f32>) -> vec4<f32> {
-    var sum = start;
-    for (var c = 0u; c < BLOCK; c += 1u) {
-        sum = fma(vec4<f32>(scores[block + row * SLINE + c]), tiles[tile + c * LINE + d], sum);
+// The row and the column of a thread's i-th score of R R.
+fn cell(i: u32, lane: u32) -> vec2<u32> {
+    return vec2<u32>(lane / 8u + 8u * (i / R), lane % 8u + 8u * (i % R));
+}
+
+// A thread's part of what is accumulated for a block of rows.
+alias Part = array<vec4<f32>, R * J>;
+
+// The row and the vec4 column of number i of a part; a column from D4 on is none.
+fn spot(i: u32, lane: u32) -> vec2<u32> {
+    return vec2<u32>(lane / 8u + 8u * (i / J), lane % 8u + 8u * (i % J));
+}
+
+// part += a block of scores times a tile.
+fn accumulate(part: ptr<function, Part>, block: u32, tile: u32, lane: u32) {
+    for (var i = 0u; i < R * J; i += 1u) {
+        let at = spot(i, lane);
+        if (at.y < D4) {
+            var sum = (*part)[i];
+            for (var c = 0u; c < BLOCK; c += 1u) {
+                sum = fma(vec4<f32>(scores[block + at.x * SLINE + c]), tiles[tile + c * LINE + at.y], sum);
+            }
+            (*part)[i] = sum;
+        }
     }
-    return sum;
+}
+
+// The block of rows that a workgroup owns, of one head.
+struct Own {
+    head: u32,
+    // Where the segment's keys begin, and how many it has.
+    first: u32,
+    length: u32,
+    // The block's first row, its place in the segment, and its rows.
+    row: u32,
+    position: u32,
+    count: u32,
+}
+
+fn own_block(id: u32, heads: u32) -> Own {
+    let item = items[id / heads];
+    return Own(id % heads, item.x, item.y, item.w, item.z, min(BLOCK, item.y - item.z));
 }
 
 // Whether the query at one position sees the key at another.
@@ -202,10 +224,14 @@ fn first_block(position: u32) -> u32 {
     return hidden / BLOCK * BLOCK;
 }
 
-fn write_out(start: u32, row: u32, head: u32, d4: u32, v: vec4<f32>) {
-    for (var lane = 0u; lane < 4u; lane += 1u) {
-        if (d4 * 4u + lane < WIDTH) {
-            out[start + row * p.out_line + head * WIDTH + d4 * 4u + lane] = v[lane];
+// The rows of a part that the block has, to the columns of head `head` from `start` on.
+fn write_part(part: ptr<function, Part>, start: u32, own: Own, lane: u32) {
+    for (var i = 0u; i < R * J; i += 1u) {
+        let at = spot(i, lane);
+        for (var l = 0u; l < 4u; l += 1u) {
+            if (at.x < own.count && at.y * 4u + l < WIDTH) {
+                out[start + (own.row + at.x) * p.out_line + own.head * WIDTH + at.y * 4u + l] = (*part)[i][l];
+            }
         }
     }
 }

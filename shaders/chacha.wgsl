@@ -23,11 +23,11 @@ fn quarter(a0: u32, b0: u32, c0: u32, d0: u32) -> Four {
     return Four(a, b, c, d);
 }
 
-// Block `low, high` of the stream of `key`, group and step: rng::public documents the input.
-fn chacha8(key: array<u32, 8>, group: u32, step: u32, low: u32, high: u32) -> array<u32, 16> {
+// Block `low, high` of a stream, whose key, counter (0 here), group and step rng::public documents.
+fn chacha8(s: array<vec4<u32>, 3>, low: u32, high: u32) -> array<u32, 16> {
     let start = array<u32, 16>(
-        0x61707865u, 0x3320646eu, 0x79622d32u, 0x6b206574u, key[0], key[1], key[2], key[3],
-        key[4], key[5], key[6], key[7], low, high, group, step);
+        0x61707865u, 0x3320646eu, 0x79622d32u, 0x6b206574u, s[0].x, s[0].y, s[0].z, s[0].w,
+        s[1].x, s[1].y, s[1].z, s[1].w, low, high, s[2].z, s[2].w);
     var x = start;
     for (var round = 0u; round < 4u; round += 1u) {
         var q = quarter(x[0], x[4], x[8], x[12]);

@@ -25,12 +25,8 @@ fn is_bad(x: f32) -> bool {
 
 // x_i += the square of a bound of a norm, from (square, mass, roundings, error): sqrt(square + error mass^2) + gamma(roundings) mass.
 @compute @workgroup_size(64)
-fn bounds(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn bounds(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i >= p.count) {
         return;
     }
@@ -55,12 +51,8 @@ fn bounds(
 
 // The column of squared norms becomes one of factors. A norm that is infinite or NaN gets 0.
 @compute @workgroup_size(64)
-fn factors(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn factors(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i >= p.count) {
         return;
     }
@@ -89,12 +81,8 @@ fn factors(
 
 // x_t *= the factor of row t's segment; a factor of 0 writes 0 whatever was there.
 @compute @workgroup_size(64)
-fn rows(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn rows(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i >= p.count) {
         return;
     }

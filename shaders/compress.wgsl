@@ -2,16 +2,7 @@
 // Elements are counted without the rows' padding, so that each has the CPU's coin and the CPU's rounding word.
 
 struct Params {
-    key0: u32,
-    key1: u32,
-    key2: u32,
-    key3: u32,
-    key4: u32,
-    key5: u32,
-    key6: u32,
-    key7: u32,
-    group: u32,
-    step: u32,
+    stream: array<vec4<u32>, 3>,
     rows: u32,
     cols: u32,
     // Numbers from row to row.
@@ -37,28 +28,15 @@ const BUCKET: u32 = 512u;
 @group(0) @binding(2) var<storage, read_write> memory: array<f32>;
 @group(0) @binding(3) var<storage, read> total: array<f32>;
 
-fn block_of(number: u32) -> array<u32, 16> {
-    let key = array<u32, 8>(p.key0, p.key1, p.key2, p.key3, p.key4, p.key5, p.key6, p.key7);
-    return chacha8(key, p.group, p.step, number, 0u);
-}
-
 // Where element e of the window lies among padded rows.
 fn place(e: u32) -> u32 {
     return (e / p.cols) * p.line + e % p.cols;
 }
 
-fn is_nan(v: f32) -> bool {
-    return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
-}
-
 // x = sign(x); or, with a memory that holds x too, x = mean(|x|) sign(x) and memory -= x.
 @compute @workgroup_size(64)
-fn signs(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let e = linear_group(group, groups) * 64u + lane;
+fn signs(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let e = linear_group(grid.group, grid.groups) * 64u + lane;
     if (e >= p.count) {
         return;
     }
@@ -68,7 +46,7 @@ fn signs(
     if (is_nan(v) || v == 0.0) {
         // The coin of element i is bit i mod 32 of word i / 32.
         let i = p.before + e;
-        var words = block_of(i / 512u);
+        var words = chacha8(p.stream, i / 512u, 0u);
         sign = select(-1.0, 1.0, ((words[(i / 32u) % 16u] >> (i % 32u)) & 1u) == 1u);
     }
     if (p.remembers == 1u) {
@@ -80,12 +58,8 @@ fn signs(
 
 // memory_i = the sum of |x_i|, a workgroup a row.
 @compute @workgroup_size(64)
-fn sizes(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
+fn sizes(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let row = linear_group(grid.group, grid.groups);
     if (row >= p.rows) {
         return;
     }
@@ -101,12 +75,8 @@ fn sizes(
 
 // x = |b| sign(x) k / L, a workgroup a bucket b of 512 elements: k is L |x| / |b|, rounded up with the probability of its fraction.
 @compute @workgroup_size(64)
-fn quantise(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let first = linear_group(group, groups) * BUCKET;
+fn quantise(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let first = linear_group(grid.group, grid.groups) * BUCKET;
     if (first >= p.count) {
         return;
     }
@@ -121,7 +91,7 @@ fn quantise(
     if (lane >= 32u || begin >= p.count) {
         return;
     }
-    var words = block_of((p.before + begin) / 16u);
+    var words = chacha8(p.stream, (p.before + begin) / 16u, 0u);
     for (var j = 0u; j < min(16u, p.count - begin); j += 1u) {
         let at = p.start_x + place(begin + j);
         let v = x[at];

@@ -15,7 +15,6 @@ struct Params {
 }
 
 const IGNORE: u32 = 0xffffffffu;
-const LOWEST: f32 = -3.0e38;
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> logits: array<vec4<f32>>;
@@ -24,47 +23,49 @@ const LOWEST: f32 = -3.0e38;
 
 const LANES: u32 = 256u;
 
-// What lies beyond the last column must not win the maximum.
-fn masked(v: vec4<f32>, i: u32) -> vec4<f32> {
-    return select(vec4<f32>(LOWEST), v, vec4<u32>(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u) < vec4<u32>(p.cols));
+// The largest number so far, and the sum of exponentials of what the numbers are below it.
+struct Softmax {
+    largest: f32,
+    sum: f32,
 }
 
-fn max4(v: vec4<f32>) -> f32 {
-    return max(max(v.x, v.y), max(v.z, v.w));
+fn joined(s: Softmax, v: vec4<f32>) -> Softmax {
+    let largest = max(s.largest, max4(v));
+    return Softmax(largest, s.sum * exp_safe(s.largest - largest) + sum4(exp4(v - largest)));
+}
+
+// Of all threads.
+fn together(s: Softmax, lane: u32) -> Softmax {
+    let largest = max_all(s.largest, lane);
+    return Softmax(largest, sum_all(vec2<f32>(s.sum * exp_safe(s.largest - largest), 0.0), lane).x);
+}
+
+// Whether a row's target is ignored; its loss is 0 then.
+fn ignored(row: u32, lane: u32) -> bool {
+    let is = targets[p.first + row] == IGNORE;
+    if (is && lane == 0u) {
+        losses[p.start_losses + 4u * row] = 0.0;
+    }
+    return is;
 }
 
 // loss = lse(logits) - logits[target]; 0 where the target is ignored.
 @compute @workgroup_size(256)
-fn forward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
-    if (row >= p.rows) {
+fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let row = linear_group(grid.group, grid.groups);
+    if (row >= p.rows || ignored(row, lane)) {
         return;
     }
     let target_id = targets[p.first + row];
-    let at = p.start_losses + 4u * row;
-    if (target_id == IGNORE) {
-        if (lane == 0u) {
-            losses[at] = 0.0;
-        }
-        return;
-    }
     let base = p.start_logits / 4u + row * p.line;
-    var largest = LOWEST;
-    var sum = 0.0;
+    var own = Softmax(LOWEST, 0.0);
     for (var i = lane; i < p.line; i += 256u) {
-        let v = masked(logits[base + i], i);
-        let next = max(largest, max4(v));
-        sum = sum * exp_safe(largest - next) + sum4(exp4(v - next));
-        largest = next;
+        own = joined(own, masked(logits[base + i], i * 4u, p.cols));
     }
-    let top = max_all(largest, lane);
-    let total = sum_all(vec2<f32>(sum * exp_safe(largest - top), 0.0), lane).x;
+    let all = together(own, lane);
     if (lane == 0u) {
-        losses[at] = (top - logits[base + target_id / 4u][target_id % 4u]) + log_safe(total);
+        let at_target = logits[base + target_id / 4u][target_id % 4u];
+        losses[p.start_losses + 4u * row] = (all.largest - at_target) + log_safe(all.sum);
     }
 }
 
@@ -73,49 +74,36 @@ fn forward(
 
 // The loss, and in place of the logits weight (softmax - onehot); zeros where the target is ignored.
 @compute @workgroup_size(256)
-fn backward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
+fn backward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let row = linear_group(grid.group, grid.groups);
     if (row >= p.rows) {
         return;
     }
-    let target_id = targets[p.first + row];
-    let at = p.start_losses + 4u * row;
     let base = p.start_logits / 4u + row * p.line;
-    if (target_id == IGNORE) {
+    if (ignored(row, lane)) {
         for (var i = lane; i < p.line; i += 256u) {
             grads[base + i] = vec4<f32>(0.0);
         }
-        if (lane == 0u) {
-            losses[at] = 0.0;
-        }
         return;
     }
+    let target_id = targets[p.first + row];
     let at_target = grads[base + target_id / 4u][target_id % 4u];
-    var largest = LOWEST;
-    var sum = 0.0;
+    var own = Softmax(LOWEST, 0.0);
     for (var i = lane; i < p.line; i += 256u) {
-        let v = masked(grads[base + i], i);
-        let next = max(largest, max4(v));
-        sum = sum * exp_safe(largest - next) + sum4(exp4(v - next));
-        largest = next;
+        own = joined(own, masked(grads[base + i], i * 4u, p.cols));
     }
-    let top = max_all(largest, lane);
-    let total = sum_all(vec2<f32>(sum * exp_safe(largest - top), 0.0), lane).x;
+    let all = together(own, lane);
     let weight = weights[p.first + row];
-    let scale = weight / total;
+    let scale = weight / all.sum;
     for (var i = lane; i < p.line; i += 256u) {
-        var g = exp4(masked(grads[base + i], i) - top) * scale;
+        var g = exp4(masked(grads[base + i], i * 4u, p.cols) - all.largest) * scale;
         if (i == target_id / 4u) {
             g[target_id % 4u] -= weight;
         }
         grads[base + i] = g;
     }
     if (lane == 0u) {
-        losses[at] = (top - at_target) + log_safe(total);
+        losses[p.start_losses + 4u * row] = (all.largest - at_target) + log_safe(all.sum);
     }
 }
 
@@ -123,29 +111,18 @@ fn backward(
 
 // loss_dot = <softmax(logits), logits_dot> - logits_dot[target].
 @compute @workgroup_size(256)
-fn jvp(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
-    if (row >= p.rows) {
+fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let row = linear_group(grid.group, grid.groups);
+    if (row >= p.rows || ignored(row, lane)) {
         return;
     }
     let target_id = targets[p.first + row];
-    let at = p.start_losses + 4u * row;
-    if (target_id == IGNORE) {
-        if (lane == 0u) {
-            losses[at] = 0.0;
-        }
-        return;
-    }
     let base = p.start_logits / 4u + row * p.line;
     let tangent = p.start_dot / 4u + row * p.line;
     var largest = LOWEST;
     var sums = vec2<f32>(0.0);
     for (var i = lane; i < p.line; i += 256u) {
-        let v = masked(logits[base + i], i);
+        let v = masked(logits[base + i], i * 4u, p.cols);
         let next = max(largest, max4(v));
         let e = exp4(v - next);
         sums = sums * exp_safe(largest - next) + vec2<f32>(sum4(e), sum4(e * keep(logits_dot[tangent + i], i * 4u, p.cols)));
@@ -154,6 +131,6 @@ fn jvp(
     let top = max_all(largest, lane);
     let totals = sum_all(sums * exp_safe(largest - top), lane);
     if (lane == 0u) {
-        losses[at] = totals.y / totals.x - logits_dot[tangent + target_id / 4u][target_id % 4u];
+        losses[p.start_losses + 4u * row] = totals.y / totals.x - logits_dot[tangent + target_id / 4u][target_id % 4u];
     }
 }

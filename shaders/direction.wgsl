@@ -4,16 +4,7 @@
 // Gaussians up to what the driver does to `a * b + c`: rng::math is the word on what must be exact.
 
 struct Params {
-    key0: u32,
-    key1: u32,
-    key2: u32,
-    key3: u32,
-    key4: u32,
-    key5: u32,
-    key6: u32,
-    key7: u32,
-    group: u32,
-    step: u32,
+    stream: array<vec4<u32>, 3>,
     // The first block's number, low half first.
     block_low: u32,
     block_high: u32,
@@ -74,8 +65,7 @@ fn put(base: u32, skip: u32, count: u32, i: u32, v: f32) {
 
 // What one block of words gives: 16 Gaussians or 512 signs, the first of them element `first`.
 fn make(low: u32, high: u32, first: u32, base: u32, skip: u32, count: u32) {
-    let key = array<u32, 8>(p.key0, p.key1, p.key2, p.key3, p.key4, p.key5, p.key6, p.key7);
-    var words = chacha8(key, p.group, p.step, low, high);
+    var words = chacha8(p.stream, low, high);
     if (KIND == 0u) {
         for (var j = 0u; j < 8u; j += 1u) {
             // rng::gauss::open_unit and box_muller.
@@ -98,12 +88,8 @@ const PER_BLOCK: u32 = 16u + 496u * KIND;
 
 // A thread makes what one block of words gives.
 @compute @workgroup_size(64)
-fn fill(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let block = linear_group(group, groups) * 64u + lane;
+fn fill(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let block = linear_group(grid.group, grid.groups) * 64u + lane;
     if (block < p.blocks) {
         let low = p.block_low + block;
         make(low, p.block_high + select(0u, 1u, low < block), block * PER_BLOCK, p.start, p.skip, p.count);
@@ -115,12 +101,8 @@ fn fill(
 
 // Rows from anywhere in the direction: `blocks` threads a row, `count` rows.
 @compute @workgroup_size(64)
-fn rows(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups) * 64u + lane;
+fn rows(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups) * 64u + lane;
     let row = id / p.blocks;
     let block = id % p.blocks;
     if (row < p.count) {

@@ -24,12 +24,8 @@ struct Params {
 
 // rows_i (+)= table[ids_i], for the ids in this window of the table.
 @compute @workgroup_size(64)
-fn gather(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn gather(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i >= p.count * p.line) {
         return;
     }
@@ -54,12 +50,8 @@ fn gather(
 
 // dtable[id] += dy_i for the occurrences i of id, in order. A thread owns four columns of one distinct id.
 @compute @workgroup_size(64)
-fn scatter(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn scatter(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     let which = id / p.parts;
     let column = (id % p.parts) * 64u + lane;
     if (which >= p.count || column >= p.line) {

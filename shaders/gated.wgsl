@@ -24,68 +24,57 @@ struct Params {
 @group(0) @binding(4) var<storage, read> gate_dot: array<f32>;
 @group(0) @binding(5) var<storage, read> up_dot: array<f32>;
 
+// Number i of a matrix whose row 0 begins at `start`.
+fn at(i: u32, start: u32, line: u32) -> u32 {
+    return start + i / p.cols * line + i % p.cols;
+}
+
+// act and act' of number i of the gate.
+fn curve_at(i: u32) -> vec2<f32> {
+    return curve(gate[at(i, p.gate_start, p.gate_line)]);
+}
+
+fn up_at(i: u32) -> f32 {
+    return up[at(i, p.up_start, p.up_line)];
+}
+
+fn gate_dot_at(i: u32) -> f32 {
+    return gate_dot[at(i, p.gate_dot_start, p.gate_dot_line)];
+}
+
 @compute @workgroup_size(64)
-fn forward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.rows * p.cols) {
-        let row = i / p.cols;
-        let col = i % p.cols;
-        let value = curve(gate[p.gate_start + row * p.gate_line + col]).x;
-        out[p.out_start + row * p.out_line + col] = value * up[p.up_start + row * p.up_line + col];
+        out[at(i, p.out_start, p.out_line)] = curve_at(i).x * up_at(i);
     }
 }
 
 // dgate = dh up act'(gate), with dh as gate_dot.
 @compute @workgroup_size(64)
-fn backward_gate(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn backward_gate(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.rows * p.cols) {
-        let row = i / p.cols;
-        let col = i % p.cols;
-        let slope = curve(gate[p.gate_start + row * p.gate_line + col]).y;
-        let dh = gate_dot[p.gate_dot_start + row * p.gate_dot_line + col];
-        out[p.out_start + row * p.out_line + col] = dh * up[p.up_start + row * p.up_line + col] * slope;
+        out[at(i, p.out_start, p.out_line)] = gate_dot_at(i) * up_at(i) * curve_at(i).y;
     }
 }
 
 // dup = dh act(gate), with dh as gate_dot.
 @compute @workgroup_size(64)
-fn backward_up(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn backward_up(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.rows * p.cols) {
-        let row = i / p.cols;
-        let col = i % p.cols;
-        let value = curve(gate[p.gate_start + row * p.gate_line + col]).x;
-        out[p.out_start + row * p.out_line + col] = value * gate_dot[p.gate_dot_start + row * p.gate_dot_line + col];
+        out[at(i, p.out_start, p.out_line)] = curve_at(i).x * gate_dot_at(i);
     }
 }
 
 // h_dot = act'(gate) gate_dot up + act(gate) up_dot.
 @compute @workgroup_size(64)
-fn jvp(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.rows * p.cols) {
-        let row = i / p.cols;
-        let col = i % p.cols;
-        let both = curve(gate[p.gate_start + row * p.gate_line + col]);
-        let moved = both.y * gate_dot[p.gate_dot_start + row * p.gate_dot_line + col];
-        let through_up = both.x * up_dot[p.up_dot_start + row * p.up_dot_line + col];
-        out[p.out_start + row * p.out_line + col] = moved * up[p.up_start + row * p.up_line + col] + through_up;
+        let both = curve_at(i);
+        let through_up = both.x * up_dot[at(i, p.up_dot_start, p.up_dot_line)];
+        out[at(i, p.out_start, p.out_line)] = both.y * gate_dot_at(i) * up_at(i) + through_up;
     }
 }

@@ -58,6 +58,31 @@ fn load_b(row: u32, col: u32, rows: u32, cols: u32) -> vec4<f32> {
     return keep(b[(p.start_b + row * p.line_b + col) >> 2u], col, cols);
 }
 
+// Four rows from `row` on, columns col .. col + 4.
+fn block_a(row: u32, col: u32, rows: u32, cols: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        load_a(row, col, rows, cols), load_a(row + 1u, col, rows, cols), load_a(row + 2u, col, rows, cols), load_a(row + 3u, col, rows, cols));
+}
+
+fn block_b(row: u32, col: u32, rows: u32, cols: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(
+        load_b(row, col, rows, cols), load_b(row + 1u, col, rows, cols), load_b(row + 2u, col, rows, cols), load_b(row + 3u, col, rows, cols));
+}
+
+fn put_a(at: u32, m: mat4x4<f32>) {
+    tile_a[at] = m[0];
+    tile_a[at + LINE] = m[1];
+    tile_a[at + 2u * LINE] = m[2];
+    tile_a[at + 3u * LINE] = m[3];
+}
+
+fn put_b(at: u32, m: mat4x4<f32>) {
+    tile_b[at] = m[0];
+    tile_b[at + LINE] = m[1];
+    tile_b[at + 2u * LINE] = m[2];
+    tile_b[at + 3u * LINE] = m[3];
+}
+
 fn store(row: u32, col: u32, v: vec4<f32>) {
     if (row >= p.m) {
         return;
@@ -78,12 +103,8 @@ fn store(row: u32, col: u32, v: vec4<f32>) {
 }
 
 @compute @workgroup_size(64)
-fn matmul(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn matmul(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.tiles) {
         return;
     }
@@ -94,8 +115,10 @@ fn matmul(
     // Stored along k: 4 neighbours read 64 bytes of a row. Stored across k: 16 neighbours read 256.
     let along = lane / 4u;
     let along_k = (lane % 4u) * 4u;
+    let along_at = along_k * LINE + along;
     let across = lane % 16u;
     let across_k = (lane / 16u) * 4u;
+    let across_at = across_k * LINE + across;
 
     var c00 = vec4<f32>(0.0); var c01 = vec4<f32>(0.0);
     var c10 = vec4<f32>(0.0); var c11 = vec4<f32>(0.0);
@@ -108,42 +131,14 @@ fn matmul(
 
     for (var k0 = 0u; k0 < p.k; k0 += 16u) {
         if (TRANSPOSED_A == 1u) {
-            let k = k0 + across_k;
-            let m = m0 + across * 4u;
-            let at = across_k * LINE + across;
-            tile_a[at] = load_a(k, m, p.k, p.m);
-            tile_a[at + LINE] = load_a(k + 1u, m, p.k, p.m);
-            tile_a[at + 2u * LINE] = load_a(k + 2u, m, p.k, p.m);
-            tile_a[at + 3u * LINE] = load_a(k + 3u, m, p.k, p.m);
+            put_a(across_at, block_a(k0 + across_k, m0 + across * 4u, p.k, p.m));
         } else {
-            let k = k0 + along_k;
-            let m = m0 + along * 4u;
-            let t = transpose(mat4x4<f32>(
-                load_a(m, k, p.m, p.k), load_a(m + 1u, k, p.m, p.k), load_a(m + 2u, k, p.m, p.k), load_a(m + 3u, k, p.m, p.k)));
-            let at = along_k * LINE + along;
-            tile_a[at] = t[0];
-            tile_a[at + LINE] = t[1];
-            tile_a[at + 2u * LINE] = t[2];
-            tile_a[at + 3u * LINE] = t[3];
+            put_a(along_at, transpose(block_a(m0 + along * 4u, k0 + along_k, p.m, p.k)));
         }
         if (TRANSPOSED_B == 1u) {
-            let k = k0 + along_k;
-            let n = n0 + along * 4u;
-            let t = transpose(mat4x4<f32>(
-                load_b(n, k, p.n, p.k), load_b(n + 1u, k, p.n, p.k), load_b(n + 2u, k, p.n, p.k), load_b(n + 3u, k, p.n, p.k)));
-            let at = along_k * LINE + along;
-            tile_b[at] = t[0];
-            tile_b[at + LINE] = t[1];
-            tile_b[at + 2u * LINE] = t[2];
-            tile_b[at + 3u * LINE] = t[3];
+            put_b(along_at, transpose(block_b(n0 + along * 4u, k0 + along_k, p.n, p.k)));
         } else {
-            let k = k0 + across_k;
-            let n = n0 + across * 4u;
-            let at = across_k * LINE + across;
-            tile_b[at] = load_b(k, n, p.k, p.n);
-            tile_b[at + LINE] = load_b(k + 1u, n, p.k, p.n);
-            tile_b[at + 2u * LINE] = load_b(k + 2u, n, p.k, p.n);
-            tile_b[at + 3u * LINE] = load_b(k + 3u, n, p.k, p.n);
+            put_b(across_at, block_b(k0 + across_k, n0 + across * 4u, p.k, p.n));
         }
         workgroupBarrier();
         for (var k = 0u; k < 16u; k += 1u) {

@@ -38,12 +38,8 @@ fn store(column: u32, v: f32) {
 }
 
 @compute @workgroup_size(256)
-fn vector(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn vector(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     let near = lane % 16u;
     let far = lane / 16u;
     var sum = vec4<f32>(0.0);

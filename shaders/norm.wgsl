@@ -29,12 +29,8 @@ const LANES: u32 = 64u;
 
 // y = xhat gain + bias; stats: the row's mean and 1 / sqrt(var + eps).
 @compute @workgroup_size(64)
-fn forward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
+fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let row = linear_group(grid.group, grid.groups);
     if (row >= p.rows) {
         return;
     }
@@ -63,34 +59,38 @@ fn forward(
 @group(0) @binding(7) var<storage, read_write> dy: array<vec4<f32>>;
 @group(0) @binding(8) var<storage, read_write> dx: array<vec4<f32>>;
 
+// xhat = (x - mean) rstd, given a row's mean and rstd.
+fn normal(i: u32, row: vec4<f32>) -> vec4<f32> {
+    return (x[i] - row.x) * row.y;
+}
+
+// What columns 4 i .. of d add to the sums of d and of d xhat.
+fn sums_of(d: vec4<f32>, xhat: vec4<f32>, i: u32) -> vec2<f32> {
+    let kept = keep(d, i * 4u, p.cols);
+    return vec2<f32>(sum4(kept), sum4(kept * keep(xhat, i * 4u, p.cols)));
+}
+
 // dx += rstd (dn - xhat mean(dn xhat) - mean(dn)), dn = dy gain; dy <- dy xhat if asked for.
 @compute @workgroup_size(64)
-fn backward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
+fn backward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let row = linear_group(grid.group, grid.groups);
     if (row >= p.rows) {
         return;
     }
-    let mean = given[p.start_stats / 4u + row].x;
-    let rstd = given[p.start_stats / 4u + row].y;
+    let stat = given[p.start_stats / 4u + row];
     let base = p.start_x / 4u + row * p.line;
     let grad = p.start_y / 4u + row * p.line;
     var sums = vec2<f32>(0.0);
     for (var i = lane; i < p.line; i += 64u) {
-        let dn = keep(dy[grad + i] * gain[p.start_gain / 4u + i], i * 4u, p.cols);
-        let normal = keep((x[base + i] - mean) * rstd, i * 4u, p.cols);
-        sums += vec2<f32>(sum4(dn), sum4(dn * normal));
+        sums += sums_of(dy[grad + i] * gain[p.start_gain / 4u + i], normal(base + i, stat), i);
     }
     let means = sum_all(sums, lane) / f32(p.cols);
     for (var i = lane; i < p.line; i += 64u) {
         let d = dy[grad + i];
-        let normal = (x[base + i] - mean) * rstd;
-        dx[p.start_dx / 4u + row * p.line + i] += rstd * (d * gain[p.start_gain / 4u + i] - normal * means.y - means.x);
+        let xhat = normal(base + i, stat);
+        dx[p.start_dx / 4u + row * p.line + i] += stat.y * (d * gain[p.start_gain / 4u + i] - xhat * means.y - means.x);
         if (p.flags == 1u) {
-            dy[grad + i] = d * normal;
+            dy[grad + i] = d * xhat;
         }
     }
 }
@@ -101,31 +101,24 @@ fn backward(
 
 // y_dot = rstd (x_dot - mean(x_dot) - xhat mean(xhat x_dot)) gain + xhat gain_dot + bias_dot.
 @compute @workgroup_size(64)
-fn jvp(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
+fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let row = linear_group(grid.group, grid.groups);
     if (row >= p.rows) {
         return;
     }
-    let mean = given[p.start_stats / 4u + row].x;
-    let rstd = given[p.start_stats / 4u + row].y;
+    let stat = given[p.start_stats / 4u + row];
     let base = p.start_x / 4u + row * p.line;
     let tangent = p.start_dx / 4u + row * p.line;
     var sums = vec2<f32>(0.0);
     for (var i = lane; i < p.line; i += 64u) {
-        let d = keep(x_dot[tangent + i], i * 4u, p.cols);
-        let normal = keep((x[base + i] - mean) * rstd, i * 4u, p.cols);
-        sums += vec2<f32>(sum4(d), sum4(d * normal));
+        sums += sums_of(x_dot[tangent + i], normal(base + i, stat), i);
     }
     let means = sum_all(sums, lane) / f32(p.cols);
     for (var i = lane; i < p.line; i += 64u) {
-        let normal = (x[base + i] - mean) * rstd;
-        var v = rstd * (x_dot[tangent + i] - means.x - normal * means.y) * gain[p.start_gain / 4u + i];
+        let xhat = normal(base + i, stat);
+        var v = stat.y * (x_dot[tangent + i] - means.x - xhat * means.y) * gain[p.start_gain / 4u + i];
         if ((p.flags & 1u) == 1u) {
-            v += normal * gain_dot[p.start_bias / 4u + i];
+            v += xhat * gain_dot[p.start_bias / 4u + i];
         }
         if ((p.flags & 2u) == 2u) {
             v += bias_dot[p.start_bias / 4u + i];

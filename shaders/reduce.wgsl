@@ -20,12 +20,8 @@ struct Params {
 
 // out_g (+)= the sum of rows g chunk .. (g + 1) chunk, in order.
 @compute @workgroup_size(64)
-fn columns(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn columns(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     let which = id / p.parts;
     let column = (id % p.parts) * 64u + lane;
     let first = which * p.chunk;
@@ -49,12 +45,8 @@ const LANES: u32 = 64u;
 
 // out_i += <a_i, b_i>.
 @compute @workgroup_size(64)
-fn row_dots(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
+fn row_dots(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let row = linear_group(grid.group, grid.groups);
     if (row >= p.rows) {
         return;
     }

@@ -35,18 +35,23 @@ struct Params {
 
 const LANES: u32 = 64u;
 
+// Where group `id` begins in its matrix, and its number among the statistics.
+fn first_of(id: u32) -> u32 {
+    return id / p.groups * p.line + id % p.groups * p.width;
+}
+
+fn stat_of(id: u32) -> u32 {
+    return p.stats_start + id / p.groups * p.stats_line + id % p.groups;
+}
+
 // y = x rstd gain; stats: 1 / sqrt(mean(x^2) + eps).
 @compute @workgroup_size(64)
-fn forward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.rows * p.groups) {
         return;
     }
-    let at = id / p.groups * p.line + id % p.groups * p.width;
+    let at = first_of(id);
     var squares = 0.0;
     for (var i = lane; i < p.width; i += 64u) {
         squares += x[p.x_start + at + i] * x[p.x_start + at + i];
@@ -56,23 +61,19 @@ fn forward(
         y[p.y_start + at + i] = x[p.x_start + at + i] * rstd * gain[p.gain_start + i];
     }
     if (lane == 0u) {
-        stats[p.stats_start + id / p.groups * p.stats_line + id % p.groups] = rstd;
+        stats[stat_of(id)] = rstd;
     }
 }
 
 // dx += rstd (dn - xhat mean(dn xhat)), dn = dy gain; dy <- dy xhat if asked for. dy comes as y.
 @compute @workgroup_size(64)
-fn backward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn backward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.rows * p.groups) {
         return;
     }
-    let at = id / p.groups * p.line + id % p.groups * p.width;
-    let rstd = given[p.stats_start + id / p.groups * p.stats_line + id % p.groups];
+    let at = first_of(id);
+    let rstd = given[stat_of(id)];
     var sum = 0.0;
     for (var i = lane; i < p.width; i += 64u) {
         sum += y[p.y_start + at + i] * gain[p.gain_start + i] * (x[p.x_start + at + i] * rstd);
@@ -90,17 +91,13 @@ fn backward(
 
 // y_dot = rstd (x_dot - xhat mean(xhat x_dot)) gain + xhat gain_dot.
 @compute @workgroup_size(64)
-fn jvp(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.rows * p.groups) {
         return;
     }
-    let at = id / p.groups * p.line + id % p.groups * p.width;
-    let rstd = given[p.stats_start + id / p.groups * p.stats_line + id % p.groups];
+    let at = first_of(id);
+    let rstd = given[stat_of(id)];
     var sum = 0.0;
     for (var i = lane; i < p.width; i += 64u) {
         sum += x[p.x_start + at + i] * rstd * x_dot[p.dx_start + at + i];
@@ -118,12 +115,8 @@ fn jvp(
 
 // y: the sum of every row's groups. A thread a number.
 @compute @workgroup_size(64)
-fn fold(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn fold(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.rows * p.width) {
         var sum = 0.0;
         for (var g = 0u; g < p.groups; g += 1u) {

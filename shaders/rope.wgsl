@@ -20,12 +20,8 @@ struct Params {
 @group(0) @binding(2) var<storage, read> table: array<f32>;
 
 @compute @workgroup_size(64)
-fn turn(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn turn(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.rows * p.heads * p.pairs) {
         let pair = i % p.pairs;
         let head = i / p.pairs % p.heads;

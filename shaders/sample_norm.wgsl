@@ -50,6 +50,15 @@ fn load_b(row: u32, col: u32, end: u32) -> vec4<f32> {
     return keep(b[(p.start_b + row * p.line_b + col) / 4u], col, p.cols_b);
 }
 
+// Four rows from `row` on, columns col .. col + 4.
+fn block_a(row: u32, col: u32, end: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(load_a(row, col, end), load_a(row + 1u, col, end), load_a(row + 2u, col, end), load_a(row + 3u, col, end));
+}
+
+fn block_b(row: u32, col: u32, end: u32) -> mat4x4<f32> {
+    return mat4x4<f32>(load_b(row, col, end), load_b(row + 1u, col, end), load_b(row + 2u, col, end), load_b(row + 3u, col, end));
+}
+
 // The 4 x 4 numbers of a thread, as the columns of rows 4 ty ...
 struct Tile {
     r0: vec4<f32>,
@@ -75,6 +84,10 @@ fn multiply(sum: Tile, lane: u32) -> Tile {
 
 fn plus(a: Tile, b: Tile) -> Tile {
     return Tile(a.r0 + b.r0, a.r1 + b.r1, a.r2 + b.r2, a.r3 + b.r3);
+}
+
+fn inner(a: Tile, b: Tile) -> f32 {
+    return (dot(a.r0, b.r0) + dot(a.r1, b.r1)) + (dot(a.r2, b.r2) + dot(a.r3, b.r3));
 }
 
 // A long sum in three: of up to 64 terms, of up to 64 such sums, and of those. A term is rounded some 130 times however many there are
@@ -121,12 +134,8 @@ fn put(lane: u32, line: u32, column: u32, m: mat4x4<f32>) {
 
 // A tile of <x_t, x_s> <dy_t, dy_s>; tiles below the diagonal count twice.
 @compute @workgroup_size(64)
-fn gram(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn gram(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
@@ -138,8 +147,7 @@ fn gram(
     let row = item.x + 32u * select(item.w, item.z, lane < 32u) + 4u * block;
     var x = Sums();
     for (var k = 0u; k < p.cols_a; k += 16u) {
-        put(lane, term, block, transpose(mat4x4<f32>(
-            load_a(row, k + term, end), load_a(row + 1u, k + term, end), load_a(row + 2u, k + term, end), load_a(row + 3u, k + term, end))));
+        put(lane, term, block, transpose(block_a(row, k + term, end)));
         workgroupBarrier();
         x.terms = multiply(x.terms, lane);
         x = carry(x, k);
@@ -147,16 +155,13 @@ fn gram(
     }
     var y = Sums();
     for (var k = 0u; k < p.cols_b; k += 16u) {
-        put(lane, term, block, transpose(mat4x4<f32>(
-            load_b(row, k + term, end), load_b(row + 1u, k + term, end), load_b(row + 2u, k + term, end), load_b(row + 3u, k + term, end))));
+        put(lane, term, block, transpose(block_b(row, k + term, end)));
         workgroupBarrier();
         y.terms = multiply(y.terms, lane);
         y = carry(y, k);
         workgroupBarrier();
     }
-    let gx = whole(x);
-    let gy = whole(y);
-    let sum = sum_one((dot(gx.r0, gy.r0) + dot(gx.r1, gy.r1)) + (dot(gx.r2, gy.r2) + dot(gx.r3, gy.r3)), lane);
+    let sum = sum_one(inner(whole(x), whole(y)), lane);
     if (lane == 0u) {
         partials[id] = sum * select(2.0, 1.0, item.z == item.w);
     }
@@ -164,12 +169,8 @@ fn gram(
 
 // The sum of squares of a tile of x^T dy.
 @compute @workgroup_size(64)
-fn squares(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn squares(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
@@ -181,19 +182,15 @@ fn squares(
     for (var t = item.x; t < end; t += 16u) {
         let row = t + term;
         if (lane < 32u) {
-            let col = 32u * item.z + 4u * block;
-            put(lane, term, block, mat4x4<f32>(
-                load_a(row, col, end), load_a(row + 1u, col, end), load_a(row + 2u, col, end), load_a(row + 3u, col, end)));
+            put(lane, term, block, block_a(row, 32u * item.z + 4u * block, end));
         } else {
-            let col = 32u * item.w + 4u * block;
-            put(lane, term, block, mat4x4<f32>(
-                load_b(row, col, end), load_b(row + 1u, col, end), load_b(row + 2u, col, end), load_b(row + 3u, col, end)));
+            put(lane, term, block, block_b(row, 32u * item.w + 4u * block, end));
         }
         workgroupBarrier();
         g = multiply(g, lane);
         workgroupBarrier();
     }
-    let total = sum_one((dot(g.r0, g.r0) + dot(g.r1, g.r1)) + (dot(g.r2, g.r2) + dot(g.r3, g.r3)), lane);
+    let total = sum_one(inner(g, g), lane);
     if (lane == 0u) {
         partials[id] = total;
     }
@@ -216,12 +213,8 @@ fn logits4(row: u32, s: u32, ends: vec2<u32>) -> vec4<f32> {
 // A tile of 2 x[t, id_s] <dy_t, demb_s>; dy comes as a, demb as b, both with p.cols_a columns. Here a workgroup has two items, the second with
 // demb's (first row, rows).
 @compute @workgroup_size(64)
-fn tied(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn tied(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
@@ -235,25 +228,20 @@ fn tied(
         let col = k + term;
         if (lane < 32u) {
             let row = item.x + 32u * item.z + 4u * block;
-            put(lane, term, block, transpose(mat4x4<f32>(
-                load_a(row, col, ends.x), load_a(row + 1u, col, ends.x), load_a(row + 2u, col, ends.x), load_a(row + 3u, col, ends.x))));
+            put(lane, term, block, transpose(block_a(row, col, ends.x)));
         } else {
             let row = other.x + 32u * item.w + 4u * block;
-            put(lane, term, block, transpose(mat4x4<f32>(
-                load_b(row, col, ends.y), load_b(row + 1u, col, ends.y), load_b(row + 2u, col, ends.y), load_b(row + 3u, col, ends.y))));
+            put(lane, term, block, transpose(block_b(row, col, ends.y)));
         }
         workgroupBarrier();
         sums.terms = multiply(sums.terms, lane);
         sums = carry(sums, k);
         workgroupBarrier();
     }
-    let t = whole(sums);
     let row = item.x + 32u * item.z + 4u * (lane / 8u);
     let s = other.x + 32u * item.w + 4u * (lane % 8u);
-    let sum = sum_one(
-        (dot(t.r0, logits4(row, s, ends)) + dot(t.r1, logits4(row + 1u, s, ends)))
-            + (dot(t.r2, logits4(row + 2u, s, ends)) + dot(t.r3, logits4(row + 3u, s, ends))),
-        lane);
+    let x = Tile(logits4(row, s, ends), logits4(row + 1u, s, ends), logits4(row + 2u, s, ends), logits4(row + 3u, s, ends));
+    let sum = sum_one(inner(whole(sums), x), lane);
     if (lane == 0u) {
         partials[id] = 2.0 * sum;
     }
@@ -265,12 +253,8 @@ fn tied(
 
 // |the sum of the rows of one id|^2.
 @compute @workgroup_size(64)
-fn rows(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn rows(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
@@ -291,36 +275,32 @@ fn rows(
 @group(0) @binding(9) var<storage, read> given: array<f32>;
 @group(0) @binding(10) var<storage, read_write> out: array<vec4<f32>>;
 
+// The sum of what is given from begins_i to begins_(i+1).
+fn total_of(i: u32, lane: u32) -> f32 {
+    var sum = 0.0;
+    for (var j = begins[i] + lane; j < begins[i + 1u]; j += 64u) {
+        sum += given[j];
+    }
+    return sum_one(sum, lane);
+}
+
 // out_i += the sum of partial sums begins_i .. begins_(i+1), one workgroup a sample.
 @compute @workgroup_size(64)
-fn collect(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn collect(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
-    var sum = 0.0;
-    for (var j = begins[id] + lane; j < begins[id + 1u]; j += 64u) {
-        sum += given[j];
-    }
-    let total = sum_one(sum, lane);
+    let total = total_of(id, lane);
     if (lane == 0u) {
-        let at = p.start_out / 4u + id;
-        out[at].x += total;
+        out[p.start_out / 4u + id].x += total;
     }
 }
 
 // The mass of a row: |a_t| |b_t|, or |b_t| where there is no a.
 @compute @workgroup_size(64)
-fn masses(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn masses(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
@@ -344,34 +324,21 @@ fn masses(
 
 // out_i += (0, the sum of masses begins_i .. begins_(i+1), roundings, error), one workgroup a sample.
 @compute @workgroup_size(64)
-fn collect_masses(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn collect_masses(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     if (id >= p.work) {
         return;
     }
-    var sum = 0.0;
-    for (var j = begins[id] + lane; j < begins[id + 1u]; j += 64u) {
-        sum += given[j];
-    }
-    let mass = sum_one(sum, lane) * p.up;
+    let mass = total_of(id, lane) * p.up;
     if (lane == 0u) {
-        let at = p.start_out / 4u + id;
-        out[at] += vec4<f32>(0.0, mass, bitcast<vec2<f32>>(bounds[id]));
+        out[p.start_out / 4u + id] += vec4<f32>(0.0, mass, bitcast<vec2<f32>>(bounds[id]));
     }
 }
 
 // out_i = the sum of rows begins_i .. begins_(i+1), in order.
 @compute @workgroup_size(64)
-fn sums(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups);
+fn sums(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups);
     let which = id / p.parts;
     let column = (id % p.parts) * 64u + lane;
     if (which >= p.work || column * 4u >= p.cols_a) {

@@ -4,16 +4,7 @@
 // with its sign in bit 31, so that every sum is one thread's, in a fixed order.
 
 struct Params {
-    key0: u32,
-    key1: u32,
-    key2: u32,
-    key3: u32,
-    key4: u32,
-    key5: u32,
-    key6: u32,
-    key7: u32,
-    group: u32,
-    step: u32,
+    stream: array<vec4<u32>, 3>,
     // pull_count: the first block of words, low half first, and the words of it that come before the matrix.
     block_low: u32,
     block_high: u32,
@@ -52,12 +43,8 @@ fn signed(x: f32, sign: u32) -> f32 {
 
 // out_(t, b) = the sum of row t's columns in bucket b, with their signs: a count sketch of every row. A thread a (t, b).
 @compute @workgroup_size(64)
-fn fold(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups) * 64u + lane;
+fn fold(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups) * 64u + lane;
     let row = id / p.k;
     let b = id % p.k;
     if (row >= p.rows) {
@@ -72,12 +59,8 @@ fn fold(
 
 // out_b += the sum of the elements of a matrix that fall into bucket b. A thread a bucket.
 @compute @workgroup_size(64)
-fn hash(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let b = linear_group(group, groups) * 64u + lane;
+fn hash(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let b = linear_group(grid.group, grid.groups) * 64u + lane;
     if (b >= p.k) {
         return;
     }
@@ -102,12 +85,8 @@ fn hash(
 
 // out_(row, column) = the number of its bucket, with its sign. A thread an element.
 @compute @workgroup_size(64)
-fn pull(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let id = linear_group(group, groups) * 64u + lane;
+fn pull(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let id = linear_group(grid.group, grid.groups) * 64u + lane;
     let row = id / p.cols;
     let column = id % p.cols;
     if (row >= p.rows) {
@@ -135,18 +114,13 @@ fn high(a: u32, b: u32) -> u32 {
 
 // As `pull`, where every element has a word of its own: rng::sketch::Cell::of. A thread takes a block of 16 words.
 @compute @workgroup_size(64)
-fn pull_count(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let block = linear_group(group, groups) * 64u + lane;
+fn pull_count(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let block = linear_group(grid.group, grid.groups) * 64u + lane;
     if (block >= p.blocks) {
         return;
     }
-    let key = array<u32, 8>(p.key0, p.key1, p.key2, p.key3, p.key4, p.key5, p.key6, p.key7);
     let low = p.block_low + block;
-    var words = chacha8(key, p.group, p.step, low, p.block_high + select(0u, 1u, low < block));
+    var words = chacha8(p.stream, low, p.block_high + select(0u, 1u, low < block));
     for (var j = 0u; j < 16u; j += 1u) {
         let i = block * 16u + j;
         if (i >= p.skip && i - p.skip < p.rows * p.cols) {

@@ -12,7 +12,6 @@ struct Params {
 }
 
 const IGNORE: u32 = 0xffffffffu;
-const LOWEST: f32 = -3.0e38;
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> logits: array<vec4<f32>>;
@@ -22,12 +21,8 @@ const LOWEST: f32 = -3.0e38;
 const LANES: u32 = 256u;
 
 @compute @workgroup_size(256)
-fn forward(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let row = linear_group(group, groups);
+fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let row = linear_group(grid.group, grid.groups);
     if (row >= p.rows) {
         return;
     }
@@ -42,9 +37,7 @@ fn forward(
     let base = p.start_logits / 4u + row * p.line;
     var largest = LOWEST;
     for (var i = lane; i < p.line; i += 256u) {
-        let first = vec4<u32>(4u * i, 4u * i + 1u, 4u * i + 2u, 4u * i + 3u);
-        let v = select(vec4<f32>(LOWEST), logits[base + i], first < vec4<u32>(p.cols));
-        largest = max(largest, max(max(v.x, v.y), max(v.z, v.w)));
+        largest = max(largest, max4(masked(logits[base + i], i * 4u, p.cols)));
     }
     let top = max_all(largest, lane);
     // d no lower than where its exponential has long vanished: 0 times infinity would not be a number.

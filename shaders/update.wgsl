@@ -46,12 +46,8 @@ fn moved(w: vec4<f32>, m: vec4<f32>, v: vec4<f32>, decay: f32, rate: f32, correc
 
 // m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, w = w decay - rate m / (sqrt(v) correction + eps).
 @compute @workgroup_size(64)
-fn adamw(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn adamw(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i >= p.count) {
         return;
     }
@@ -66,12 +62,8 @@ fn adamw(
 
 // The same without a gradient, many steps in registers.
 @compute @workgroup_size(64)
-fn idle(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn idle(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i >= p.count) {
         return;
     }
@@ -91,12 +83,8 @@ fn idle(
 
 // The same where all moments are 0.
 @compute @workgroup_size(64)
-fn decay(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn decay(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i >= p.count) {
         return;
     }
@@ -109,12 +97,8 @@ fn decay(
 
 // w -= scale g.
 @compute @workgroup_size(64)
-fn subtract(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) lane: u32,
-) {
-    let i = linear_group(group, groups) * 64u + lane;
+fn subtract(grid: Grid, @builtin(local_invocation_index) lane: u32) {
+    let i = linear_group(grid.group, grid.groups) * 64u + lane;
     if (i < p.count) {
         weights[p.start_w / 4u + i] -= p.scale * gradient[p.start_g / 4u + i];
     }

@@ -124,3 +124,11 @@ pub fn peak_memory() -> Option<f64> {
     let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
     line.split_whitespace().nth(1)?.parse::<f64>().ok().map(|kib| kib / 1024.0)
 }
+
+/// The peak memory of this bench started again with these arguments, as it prints it.
+pub fn child_peak(which: &str, length: usize) -> Option<f64> {
+    peak_memory()?;
+    let own = std::env::current_exe().ok()?;
+    let out = std::process::Command::new(own).args([which, &length.to_string()]).output().ok()?;
+    String::from_utf8(out.stdout).ok()?.trim().parse().ok()
+}

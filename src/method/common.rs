@@ -38,26 +38,65 @@ pub struct Common {
     pub seed: u64,
 }
 
-/// The [`Common`] of a method's settings, which have its fields under its names.
+/// The [`Common`] of a method's settings, which have its fields under its names, and what follows from it.
 macro_rules! told {
-    ($settings:expr) => {{
-        let s = $settings;
-        Common {
-            records: s.records,
-            batch: s.batch,
-            epochs: s.epochs,
-            steps: s.steps,
-            sampler: s.sampler,
-            micro_batch: s.micro_batch,
-            route: s.route,
-            learning_rate: s.learning_rate,
-            schedule: s.schedule,
-            weight_decay: s.weight_decay,
-            seed: s.seed,
+    ($settings:ty) => {
+        impl $settings {
+            /// What every method is told.
+            pub fn common(&self) -> $crate::method::common::Common {
+                $crate::method::common::Common {
+                    records: self.records,
+                    batch: self.batch,
+                    epochs: self.epochs,
+                    steps: self.steps,
+                    sampler: self.sampler,
+                    micro_batch: self.micro_batch,
+                    route: self.route,
+                    learning_rate: self.learning_rate,
+                    schedule: self.schedule,
+                    weight_decay: self.weight_decay,
+                    seed: self.seed,
+                }
+            }
+
+            /// Steps T that the run was planned for.
+            pub fn steps(&self) -> u32 {
+                self.common().steps()
+            }
+
+            /// s = B / N.
+            pub fn sampling_rate(&self) -> f64 {
+                self.common().sampling_rate()
+            }
         }
-    }};
+    };
 }
 pub(super) use told;
+
+/// Files of a method's settings, which are `serde(remote = "Self")`: those of earlier versions also hold the numbers named here, which must be what
+/// the settings make.
+macro_rules! stored {
+    ($settings:ty, $($name:ident),+) => {
+        impl serde::Serialize for $settings {
+            fn serialize<S: serde::Serializer>(&self, to: S) -> std::result::Result<S::Ok, S::Error> {
+                Self::serialize(self, to)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $settings {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+                use serde::de::Error as _;
+                let mut value = serde_json::Value::deserialize(from)?;
+                let stored = $crate::method::common::Stored::take(&mut value);
+                let mut settings = Self::deserialize(value).map_err(D::Error::custom)?;
+                settings.steps = settings.steps.filter(|&t| t != Self { steps: None, ..settings.clone() }.steps());
+                stored.agrees(&[$((stringify!($name), settings.$name())),+]).map_err(D::Error::custom)?;
+                Ok(settings)
+            }
+        }
+    };
+}
+pub(super) use stored;
 
 impl Common {
     /// Steps T that the run is planned for: those given, else epochs times ceil(N / B). A number that no run has where there are more

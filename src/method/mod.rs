@@ -28,6 +28,7 @@ mod shards;
 pub(crate) mod state;
 mod tally;
 pub mod training;
+pub mod transcript;
 pub mod tune;
 pub mod verify;
 

@@ -3,6 +3,8 @@
 use crate::backend::{Cpu, Memory};
 use crate::error::{Error, Result};
 use crate::kernel::Scalars;
+use crate::method::transcript::Transcript;
+use crate::model::adapter::Adapter;
 use crate::model::{Weights, checkpoint};
 
 /// `weights` after `updates` on the CPU. There is one copy of them in memory at any time, and what no update touches stays as it is stored.
@@ -20,26 +22,30 @@ pub(super) fn on_host<T: Scalars>(
     Ok(weights)
 }
 
-/// What `follow` makes of `base`. Refuses another base than the one with the hash `began`, an unfinished run, and a result that is not the
-/// one with the hash `ended`.
-pub(super) fn checked<T: Scalars>(
+/// What `follow` makes of `base`, with the run's `adapter` on it if it has one, drawn from `seed`. Refuses another base than the transcript's, an
+/// unfinished run, and a result that is not the one that the transcript names.
+pub(super) fn checked<T: Scalars, S, R>(
     base: Weights<T>,
-    began: &str,
-    ended: Option<&str>,
+    transcript: &Transcript<S, R>,
+    (adapter, seed): (Option<&Adapter>, u64),
     follow: impl FnOnce(Weights<T>) -> Result<Weights<T>>,
 ) -> Result<Weights<T>> {
-    let Some(tuned) = ended else {
+    let began = &transcript.base_sha256;
+    let Some(tuned) = &transcript.tuned_sha256 else {
         return Err(Error::usage("the transcript is of an unfinished run: finish it with `resume` first"));
     };
     let found = checkpoint::tensors_sha256(&base);
-    if found != began {
+    if found != *began {
         return Err(Error::usage(format!(
             "the run began at tensors with SHA-256 {began}, this base model has {found}: give the one it was trained from"
         )));
     }
-    let weights = follow(base)?;
+    let weights = follow(match adapter {
+        Some(adapter) => adapter.attach(base, seed)?,
+        None => base,
+    })?;
     let found = checkpoint::tensors_sha256(&weights);
-    if found != tuned {
+    if found != *tuned {
         return Err(Error::usage(format!(
             "the transcript leads to tensors with SHA-256 {found}, not to the {tuned} it names: it was tampered with, or written by \
              a program that computed otherwise"

@@ -45,14 +45,14 @@ struct Trunk<B: Backend> {
     h: B::Tensor,
     x: B::Tensor,
     stats_f: B::Tensor,
-    caches: Vec<Kept<B>>,
+    caches: Vec<BlockTrace<B>>,
     table: Option<B::Tensor>,
     /// Input and statistics of the embedding's norm, where there is one.
     embedded: Option<(B::Tensor, B::Tensor)>,
 }
 
-/// What is kept of a block until backward reaches it.
-enum Kept<B: Backend> {
+/// What stays of a block until backward reaches it: all that it computed, or its input, from which that is computed again.
+enum BlockTrace<B: Backend> {
     All(Box<BlockCache<B>>),
     Input(B::Tensor),
 }
@@ -209,8 +209,8 @@ impl<B: Backend> Decoder<B> {
             let l = first_block + l;
             let top = self.top(l, &scored);
             let cache = match cache {
-                Kept::All(cache) => *cache,
-                Kept::Input(x) => self.block(l, x, &table, top, wants, |qkv| self.attend(l, qkv, batch)).1,
+                BlockTrace::All(cache) => *cache,
+                BlockTrace::Input(x) => self.block(l, x, &table, top, wants, |qkv| self.attend(l, qkv, batch)).1,
             };
             let below = lowest < Some(Place::Block(l));
             self.block_backward(l, cache, &mut dx, below, &table, top, &wants, sink, batch);
@@ -249,7 +249,7 @@ impl<B: Backend> Decoder<B> {
             let (y, cache) = self.block(l, x, &table, top, wants, |qkv| self.attend(l, qkv, batch));
             x = y;
             if l >= keep_from {
-                caches.push(if keep { Kept::All(Box::new(cache)) } else { Kept::Input(cache.x) });
+                caches.push(if keep { BlockTrace::All(Box::new(cache)) } else { BlockTrace::Input(cache.x) });
             }
         }
         let (h, stats_f) = self.norm(&x, self.layout.norm_f);

@@ -58,14 +58,6 @@ pub fn signs(x: &mut [f32], at: Address) {
     });
 }
 
-/// `votes += sign(x)`.
-pub fn vote(x: &mut [f32], votes: &mut [f32], at: Address) {
-    signs(x, at);
-    votes.par_chunks_mut(BLOCK).zip(x.par_chunks(BLOCK)).for_each(|(votes, x)| {
-        votes.iter_mut().zip(x).for_each(|(v, x)| *v += x);
-    });
-}
-
 /// Sign with error feedback (Karimireddy et al. 2019), with `e` the memory:
 /// `p = x + e`, `x = mean(|p|) sign(p)`, `e = p - x`.
 ///

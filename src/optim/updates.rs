@@ -113,13 +113,6 @@ impl<B: Backend> Updates<B> {
         }
     }
 
-    /// [`Updates::catch_up`] for all tensors.
-    pub fn catch_up_all(&mut self, b: &B, step: u32, weights: &mut [B::Weight]) {
-        for (i, w) in weights.iter_mut().enumerate() {
-            self.catch_up(b, step, ParamId(i), w);
-        }
-    }
-
     /// First and second moments of every tensor that has had a gradient, in order: for saving a run in which all have.
     pub fn all_moments(&mut self) -> impl Iterator<Item = (&mut B::Tensor, &mut B::Tensor)> {
         self.tensors.iter_mut().filter_map(|t| t.moments.as_mut()).map(|(m, v)| (m, v))
@@ -172,7 +165,7 @@ mod tests {
         }
 
         fn catch_up(&mut self, step: u32) {
-            self.updates.catch_up_all(&self.b, step, std::slice::from_mut(&mut self.w));
+            self.updates.catch_up(&self.b, step, ParamId(0), &mut self.w);
         }
 
         fn bits(&self) -> Vec<u32> {

@@ -69,10 +69,7 @@ impl Pld {
     pub(super) fn enclosure_by(&self, event: &Event, delta: f64, effort: &mut Effort) -> Result<Bounds> {
         check_delta(delta)?;
         let steps = event.steps()?;
-        if ever_sampled(&steps) <= delta {
-            return Ok(Bounds { lower: 0.0, upper: 0.0 });
-        }
-        if let Some(bounds) = counted(&steps, delta) {
+        if let Some(bounds) = known(&steps, delta) {
             return Ok(bounds);
         }
         // The two directions know nothing of each other: one thread each.
@@ -115,10 +112,7 @@ impl Pld {
     /// The upper bound alone, with the effort that an event much like this one took: a fraction of [`Pld::enclosure`]'s work.
     pub(super) fn upper(&self, event: &Event, delta: f64, effort: &Effort) -> Result<f64> {
         let steps = event.steps()?;
-        if ever_sampled(&steps) <= delta {
-            return Ok(0.0);
-        }
-        if let Some(bounds) = counted(&steps, delta) {
+        if let Some(bounds) = known(&steps, delta) {
             return Ok(bounds.upper);
         }
         let first = self.aimed(&steps, effort.direction, delta);
@@ -139,10 +133,7 @@ impl Pld {
     /// A lower bound alone, with that effort.
     pub(super) fn lower(&self, event: &Event, delta: f64, effort: &Effort) -> Result<f64> {
         let steps = event.steps()?;
-        if ever_sampled(&steps) <= delta {
-            return Ok(0.0);
-        }
-        if let Some(bounds) = counted(&steps, delta) {
+        if let Some(bounds) = known(&steps, delta) {
             return Ok(bounds.lower);
         }
         let aimed = self.aimed(&steps, effort.direction, delta);
@@ -182,6 +173,11 @@ impl Default for Effort {
     fn default() -> Self {
         Self { log2: 0, direction: Direction::Remove }
     }
+}
+
+/// What needs no lattice: 0 where no record is sampled at all but with probability `delta`, and [`counted`].
+fn known(steps: &[(Step, u64)], delta: f64) -> Option<Bounds> {
+    if ever_sampled(steps) <= delta { Some(Bounds { lower: 0.0, upper: 0.0 }) } else { counted(steps, delta) }
 }
 
 /// The single bits with a batch each among all steps, counted exactly; none where there are others.

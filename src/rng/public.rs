@@ -56,22 +56,17 @@ impl PublicStream {
         Self { seed, domain, step, group }
     }
 
-    /// The cipher's key: words 4 to 11 of the block input.
-    pub fn key(&self) -> [u32; 8] {
+    /// Words 4 to 15 of the input of block 0: the cipher's key, eight words; the counter, group and step.
+    pub fn input(&self) -> [u32; 12] {
         let name = |i: usize| u32::from_le_bytes(*b"ferret public v1".as_chunks().0.get(i).expect("four chunks"));
-        [self.seed as u32, (self.seed >> 32) as u32, self.domain as u32, 0, name(0), name(1), name(2), name(3)]
-    }
-
-    /// Step and group: words 15 and 14 of the block input.
-    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
-    pub(crate) fn step_and_group(&self) -> (u32, u32) {
-        (self.step, self.group)
+        let (low, high) = (self.seed as u32, (self.seed >> 32) as u32);
+        [low, high, self.domain as u32, 0, name(0), name(1), name(2), name(3), 0, 0, self.group, self.step]
     }
 
     /// The generator at word `word` of the stream.
     pub fn at(&self, word: u64) -> ChaCha8Rng {
         let mut bytes = [0; 32];
-        for (to, k) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(self.key()) {
+        for (to, k) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(self.input()) {
             *to = k.to_le_bytes();
         }
         let mut rng = ChaCha8Rng::from_seed(bytes);
@@ -101,13 +96,12 @@ mod tests {
 
     /// The cipher from its definition, on the block input that the module documents.
     fn chacha8_block(stream: &PublicStream, block: u64) -> [u32; 16] {
-        let key = stream.key();
         let mut input = [0u32; 16];
         for (w, c) in input.iter_mut().zip([b"expa", b"nd 3", b"2-by", b"te k"]) {
             *w = u32::from_le_bytes(*c);
         }
-        input[4..12].copy_from_slice(&key);
-        input[12..].copy_from_slice(&[block as u32, (block >> 32) as u32, stream.group, stream.step]);
+        input[4..].copy_from_slice(&stream.input());
+        input[12..14].copy_from_slice(&[block as u32, (block >> 32) as u32]);
         let mut x = input;
         let mut quarter = |a: usize, b: usize, c: usize, d: usize| {
             x[a] = x[a].wrapping_add(x[b]);

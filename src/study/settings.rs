@@ -93,6 +93,13 @@ pub fn dpsgd(c: &Choices, eps: Option<f64>, delta: f64) -> Result<dense::Setting
     Ok(settings)
 }
 
+/// [`dpsgd`], of whose updates only the signs are applied.
+pub fn dp_signsgd(c: &Choices, eps: Option<f64>, delta: f64) -> Result<dense::Settings> {
+    let settings = dpsgd(c, eps, delta)?;
+    let privacy = settings.method.privacy().expect("DPSGD's").clone();
+    Ok(dense::Settings { method: dense::Method::DpSignsgd(privacy), ..settings })
+}
+
 /// What the planner is asked for a budget in nats.
 fn ask(c: &Choices, nats: f64) -> Ask {
     Ask { records: c.records, epochs: c.epochs.into(), nats: Some(nats), eps_delta: None, noise: USUAL_NOISE }

@@ -166,8 +166,17 @@ pub enum Goal {
         /// The eps; delta is the study's.
         eps: f64,
     },
+    /// The signs of what DPSGD would apply, at (eps, delta).
+    DpSignsgd {
+        /// The eps; delta is the study's.
+        eps: f64,
+    },
     /// The mean gradient.
     Nonprivate,
+    /// Its signs.
+    Signsgd,
+    /// The mean gradient rounded at random, 8 bits a coordinate.
+    Qsgd,
 }
 
 /// A run.
@@ -288,7 +297,15 @@ impl Spec {
             Goal::Dpsgd { eps } => {
                 Some(Method::Dense(settings::dpsgd(&matched, calibrated.then_some(*eps), self.delta)?))
             }
+            Goal::DpSignsgd { eps } => {
+                Some(Method::Dense(settings::dp_signsgd(&matched, calibrated.then_some(*eps), self.delta)?))
+            }
             Goal::Nonprivate => Some(Method::Dense(settings::dense(&matched, dense::Method::Nonprivate))),
+            Goal::Signsgd => {
+                let method = dense::Method::Signsgd { variant: dense::Variant::Plain };
+                Some(Method::Dense(settings::dense(&matched, method)))
+            }
+            Goal::Qsgd => Some(Method::Dense(settings::dense(&matched, dense::Method::Qsgd { bits: 8 }))),
         };
         let method = method.map(|m| self.subset.of(m)).transpose()?;
         Ok(Arm { name: self.row.clone(), method, delta: self.delta })
@@ -303,15 +320,18 @@ impl Spec {
     pub fn budget(&self) -> (f64, &'static str) {
         match &self.method {
             Goal::Base => (0.0, "saw no record"),
-            Goal::Ferret(Reading { payload: Payload::TrueGradient, .. }) | Goal::Nonprivate => {
-                (f64::INFINITY, "not private")
-            }
+            Goal::Ferret(Reading { payload: Payload::TrueGradient, .. })
+            | Goal::Nonprivate
+            | Goal::Signsgd
+            | Goal::Qsgd => (f64::INFINITY, "not private"),
             Goal::Ferret(Reading { release: Release::Rr { eps } | Release::Gaussian { eps }, .. }) => {
                 (*eps, "eps at delta")
             }
             Goal::Ferret(reading) => (reading.nats, "nats"),
             Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } | Goal::FerretKWithin { nats } => (*nats, "nats"),
-            Goal::FerretK(Sketches { eps, .. }) | Goal::Dpsgd { eps } => (*eps, "eps at delta"),
+            Goal::FerretK(Sketches { eps, .. }) | Goal::Dpsgd { eps } | Goal::DpSignsgd { eps } => {
+                (*eps, "eps at delta")
+            }
         }
     }
 }

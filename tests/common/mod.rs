@@ -3,6 +3,7 @@
 
 pub mod fixture;
 
+use ferret::data::Example;
 use ferret::model::init::Preset;
 use ferret::model::{Batch, Config, Weights};
 use rand_chacha::ChaCha8Rng;
@@ -45,6 +46,16 @@ impl Random {
     pub fn below(&mut self, n: usize) -> usize {
         (self.0.next_u64() % n as u64) as usize
     }
+}
+
+/// Random records for `config`, of `least` tokens or more; one of one token has no target.
+pub fn records(config: &Config, count: u64, least: usize, seed: u64) -> Vec<Example> {
+    let mut random = Random::new(seed);
+    let record = |_| {
+        let len = least + random.below(config.positions - least);
+        Example::all((0..len).map(|_| random.below(config.vocab) as u32).collect())
+    };
+    (0..count).map(record).collect()
 }
 
 /// Weights large enough that every part of the decoder matters.

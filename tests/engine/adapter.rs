@@ -3,6 +3,7 @@
 
 use crate::common::fixture::relative;
 use crate::common::{Random, config, weights};
+use crate::training::{N, run};
 use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::{Dense, Norms, PerSample, Sum};
@@ -10,15 +11,13 @@ use ferret::kernel::Stored;
 use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Variant};
 use ferret::method::ferret::{Cuts, Engine, Settings, replay};
 use ferret::method::groups::{Grouping, Groups};
-use ferret::method::run::{GoOn, drive};
-use ferret::method::{Method, Record, Sensitive, Task};
+use ferret::method::{Method, Record};
 use ferret::model::adapter::{Adapter, merge};
 use ferret::model::checkpoint::{self, Opened, SaveOptions};
 use ferret::model::{Batch, Decoder, Layout, ParamId, Reduction, Weights};
 use ferret::ops::sample_norm::COLUMNS;
 use ferret::optim::{Route, Schedule};
 use ferret::privacy::Sampler;
-use ferret::rng::Secret;
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 
@@ -299,42 +298,8 @@ fn what_cannot_be_an_adapter_here_is_refused_in_a_sentence() {
     assert!("lora".parse::<ferret::method::Tune>().unwrap().ids(&bare.layout).is_err());
 }
 
-const N: u64 = 40;
-
 fn adapter() -> Adapter {
     Adapter { rank: 2, alpha: 6.0, targets: vec!["c_attn".into(), "mlp.c_proj".into()] }
-}
-
-fn records(config: &ferret::model::Config) -> Vec<Example> {
-    let mut random = Random::new(1);
-    let record = |_| {
-        let len = 2 + random.below(config.positions - 2);
-        Example::all((0..len).map(|_| random.below(config.vocab) as u32).collect())
-    };
-    (0..N).map(record).collect()
-}
-
-fn run(base: &Weights, method: &Method, saved: Option<&Path>) -> Option<(Weights<Stored>, Record)> {
-    let (secret, records) = (Secret::insecure(9), records(&base.config));
-    let task = Task {
-        base: base.clone(),
-        base_sha256: checkpoint::tensors_sha256(base),
-        settings: method.clone(),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
-    let mut run = task.begin(Cpu::<f32>::new(), saved).unwrap();
-    if let Some(root) = saved {
-        run.step().unwrap();
-        run.save(root).unwrap();
-        if run.next().is_some() {
-            return None;
-        }
-    }
-    drive(&mut *run, &mut GoOn(|| Ok(()))).unwrap();
-    let done = run.finish().unwrap();
-    Some((done.weights, done.record))
 }
 
 fn methods(base: &Weights) -> Vec<Method> {

@@ -1,29 +1,19 @@
 //! Dense updates by brute force: what DPSGD releases, its noise and its bound, the compressed methods against ten lines each,
 //! and resuming to the same bits.
 
-use crate::common::{Random, config, in_pool, weights};
+use crate::common::{Random, config, in_pool, records, weights};
 use ferret::backend::{Backend, Cpu};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::method::dense::compress::{self, Address, BUCKET};
 use ferret::method::dense::{ClipFunction, ClipStyle, Method, Privacy, Settings, State, Trainer, Variant};
 use ferret::method::{Run, Samples, Sensitive, Task};
-use ferret::model::{Config, Decoder, Reduction, Weights};
+use ferret::model::{Decoder, Reduction, Weights};
 use ferret::optim::{Route, Schedule};
 use ferret::privacy::Sampler;
 use ferret::rng::{Domain, PublicStream, Secret};
 
 const N: u64 = 40;
-
-fn records(config: &Config, count: usize, seed: u64) -> Vec<Example> {
-    let mut random = Random::new(seed);
-    (0..count)
-        .map(|_| {
-            let len = 1 + random.below(config.positions - 1);
-            Example::all((0..len).map(|_| random.below(config.vocab) as u32).collect())
-        })
-        .collect()
-}
 
 fn privacy(noise_multiplier: f64, clip: f64) -> Privacy {
     Privacy {
@@ -117,7 +107,7 @@ fn bits(w: &Weights) -> Vec<u32> {
 #[test]
 fn dpsgd_without_noise_and_with_a_huge_bound_is_the_sum_over_the_expected_batch_size() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, N as usize, 1);
+    let records = records(&base.config, N, 1, 1);
     for (style, groups) in [(ClipStyle::Flat, None), (ClipStyle::PerLayer, None), (ClipStyle::PerGroup, Some(3))] {
         let p = Privacy { clip_rule: ClipFunction::Abadi, clip_style: style, clip_groups: groups, ..privacy(0.0, 1e5) };
         let s = settings(Method::Dpsgd(p), |_| ());
@@ -151,7 +141,7 @@ fn the_normaliser_is_the_expected_batch_size() {
 #[test]
 fn an_empty_batch_releases_noise() {
     let base = Weights::zeros(config(|_| ()));
-    let records = records(&base.config, N as usize, 1);
+    let records = records(&base.config, N, 1, 1);
     let s = settings(Method::Dpsgd(privacy(1.5, 2.0)), |s| s.batch = 1);
     let secret = (0..50).map(Secret::insecure).find(|k| drawn(&s, k, 0).is_empty()).unwrap();
     let tuned = run(&base, &s, &secret, &records);
@@ -240,7 +230,7 @@ fn adamw(s: &mut Settings) {
 #[test]
 fn secret_keys_differ_from_run_to_run_and_insecure_seeds_do_not() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, N as usize, 1);
+    let records = records(&base.config, N, 1, 1);
     let s = settings(Method::Dpsgd(privacy(0.5, 1.0)), adamw);
     let fresh = || bits(&run(&base, &s, &Secret::from_system().unwrap(), &records));
     assert_ne!(fresh(), fresh());
@@ -252,7 +242,7 @@ fn secret_keys_differ_from_run_to_run_and_insecure_seeds_do_not() {
 #[test]
 fn resuming_after_every_step_ends_in_the_same_bits() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, N as usize, 1);
+    let records = records(&base.config, N, 1, 1);
     for method in methods() {
         for route in [Route::Adamw, Route::Direct] {
             let s = settings(method.clone(), |s| {
@@ -285,7 +275,7 @@ fn resuming_after_every_step_ends_in_the_same_bits() {
 #[test]
 fn threads_change_no_bit_and_devices_only_the_rounding() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, N as usize, 1);
+    let records = records(&base.config, N, 1, 1);
     let secret = Secret::insecure(9);
     for method in methods() {
         let s = settings(method.clone(), adamw);
@@ -314,7 +304,7 @@ fn threads_change_no_bit_and_devices_only_the_rounding() {
 #[test]
 fn a_record_moves_a_step_by_at_most_the_bound() {
     let base = weights(config(|_| ()), 7);
-    let all = records(&base.config, 6, 1);
+    let all = records(&base.config, 6, 1, 1);
     for (rule, style) in [
         (ClipFunction::Automatic, ClipStyle::Flat),
         (ClipFunction::Abadi, ClipStyle::Flat),
@@ -383,7 +373,7 @@ fn sign(x: f32, seed: u64, step: u32, tensor: usize, i: usize) -> f32 {
 #[test]
 fn compressed_updates_are_those_of_ten_lines() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, N as usize, 1);
+    let records = records(&base.config, N, 1, 1);
     let secret = Secret::insecure(4);
     for method in methods().into_iter().filter(|m| m.privacy().is_none()) {
         let s = settings(method.clone(), |s| (s.steps, s.learning_rate) = (Some(3), 0.25));
@@ -442,7 +432,7 @@ fn compressed_updates_are_those_of_ten_lines() {
 #[test]
 fn dp_signsgd_is_the_sign_of_dpsgd() {
     let base = Weights::zeros(config(|_| ()));
-    let records = records(&base.config, N as usize, 1);
+    let records = records(&base.config, N, 1, 1);
     let secret = Secret::insecure(4);
     let p = privacy(0.3, 1.0);
     let noised = run(&base, &settings(Method::Dpsgd(p.clone()), |_| ()), &secret, &records);
@@ -511,7 +501,7 @@ fn plain_training_learns() {
 #[test]
 fn a_run_that_diverges_says_so() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, N as usize, 1);
+    let records = records(&base.config, N, 1, 1);
     let s = settings(Method::Nonprivate, |s| (s.steps, s.learning_rate) = (Some(20), 1e30));
     let secret = Secret::insecure(2);
     let mut trainer = trainer(Cpu::<f32>::new(), &base, &s, None, &secret, &records);

@@ -1,6 +1,6 @@
 //! FERRET's release by brute force: projections against full gradients, signs against forward mode, the loop against ten lines.
 
-use crate::common::{Random, batch, config, in_pool, weights};
+use crate::common::{batch, config, in_pool, records, weights};
 use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot, Sum};
@@ -9,21 +9,10 @@ use ferret::method::ferret::{
     sign_or_coin,
 };
 use ferret::method::{Run, Samples, Sensitive, Task};
-use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
+use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::{Route, Silent};
 use ferret::privacy::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret, coin};
-
-/// Random records for `config`, some of them too short to have a target.
-fn records(config: &Config, count: usize, seed: u64) -> Vec<Example> {
-    let mut random = Random::new(seed);
-    (0..count)
-        .map(|_| {
-            let len = 1 + random.below(config.positions - 1);
-            Example::all((0..len).map(|_| random.below(config.vocab) as u32).collect())
-        })
-        .collect()
-}
 
 /// Groups of these many tensors in checkpoint order.
 fn groups(weights: &Weights, size: usize) -> Vec<Vec<ParamId>> {
@@ -110,7 +99,7 @@ fn projections_equal_those_of_the_full_gradient_and_forward_mode() {
 #[test]
 fn forward_mode_and_backward_release_the_same_bits() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, 40, 1);
+    let records = records(&base.config, 40, 1, 1);
     let backward = run(&base, &settings(&base, 1, |_| ()), &records, 3);
     let jvp = run(&base, &settings(&base, 1, |s| s.engine = Engine::Jvp), &records, 3);
     assert!(backward.1.releases.len() > 8);
@@ -123,7 +112,7 @@ fn forward_mode_and_backward_release_the_same_bits() {
 fn the_released_bits_are_signs_of_the_samples_inner_products() {
     for batch_per in [BatchPer::Step, BatchPer::Bit] {
         let base = weights(config(|_| ()), 7);
-        let records = records(&base.config, 40, 1);
+        let records = records(&base.config, 40, 1, 1);
         let s = settings(&base, 2, |s| {
             s.batch_per = batch_per;
             s.route = Route::Direct;
@@ -176,7 +165,7 @@ fn the_released_bits_are_signs_of_the_samples_inner_products() {
 #[test]
 fn replay_rebuilds_every_byte_for_every_reading() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, 40, 1);
+    let records = records(&base.config, 40, 1, 1);
     for route in [Route::Adamw, Route::Direct] {
         for silent in [Silent::Zero, Silent::None] {
             for (release, mask) in [
@@ -203,7 +192,7 @@ fn replay_rebuilds_every_byte_for_every_reading() {
 #[test]
 fn micro_batches_and_threads_do_not_change_a_bit() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, 40, 1);
+    let records = records(&base.config, 40, 1, 1);
     let s = settings(&base, 1, |s| s.batch_per = BatchPer::Bit);
     let one = in_pool(1, || run(&base, &s, &records, 40));
     for (threads, micro) in [(2, 40), (5, 40), (2, 1), (3, 7)] {
@@ -216,7 +205,7 @@ fn micro_batches_and_threads_do_not_change_a_bit() {
 #[test]
 fn resuming_after_any_step_ends_in_the_same_bits() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, 40, 1);
+    let records = records(&base.config, 40, 1, 1);
     let s = settings(&base, 1, |_| ());
     let whole = run(&base, &s, &records, 8);
     let secret = Secret::insecure(9);
@@ -234,7 +223,7 @@ fn the_mask_depends_on_the_seed_and_not_on_the_data() {
     let base = weights(config(|_| ()), 7);
     let run = |seed, data| {
         let s = settings(&base, 1, |s| s.seed = seed);
-        let records = records(&base.config, 40, data);
+        let records = records(&base.config, 40, 1, data);
         let secret = Secret::insecure(data);
         let mut trainer = trainer(&base, &s, None, &secret, &records, 8);
         let mut fires = Vec::new();
@@ -279,7 +268,7 @@ fn ties_take_the_public_coin() {
     let mut broken = base.clone();
     broken.tensors[0].fill(1e38);
     let direct = settings(&base, 1, |s| (s.route, s.weight_decay) = (Route::Direct, 0.0));
-    let (_, transcript) = run(&broken, &direct, &records(&base.config, 40, 4), 8);
+    let (_, transcript) = run(&broken, &direct, &records(&base.config, 40, 1, 4), 8);
     let coins: Vec<i8> = direct.fires(20).iter().map(|&(step, g)| coin(direct.seed, step, g)).collect();
     assert_eq!(transcript.releases, Releases::Bits(coins), "no gradient is a number, so every bit is the coin");
 }
@@ -287,7 +276,7 @@ fn ties_take_the_public_coin() {
 #[test]
 fn true_gradients_are_what_the_ablation_sends() {
     let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, 40, 1);
+    let records = records(&base.config, 40, 1, 1);
     let s = settings(&base, 100, |s| {
         s.payload = Payload::TrueGradient;
         s.route = Route::Direct;
@@ -325,8 +314,8 @@ fn mutual_information_of_a_tiny_world_stays_below_the_charge() {
         });
         let fires = s.fires(s.steps());
         assert_eq!(fires.len(), 4);
-        let values = records(&base.config, 4, 10 + seed);
-        let known = &records(&base.config, 1, 20 + seed)[0];
+        let values = records(&base.config, 4, 1, 10 + seed);
+        let known = &records(&base.config, 1, 1, 20 + seed)[0];
         // P(bits | value), by walking the tree of prefixes: the weights depend on the bits alone.
         let mut likelihood = vec![[1.0f64; 4]; 1 << fires.len()];
         for prefix_len in 0..fires.len() {

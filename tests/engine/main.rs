@@ -21,4 +21,5 @@ mod sketch;
 mod smollm2;
 mod stored;
 mod tour;
+mod training;
 mod tune;

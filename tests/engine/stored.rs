@@ -1,18 +1,15 @@
 //! Weights that are stored in two bytes stay so in training: the same bits as from a widened base, and files in which only what was changed is f32.
 
-use crate::common::{Random, config, weights};
-use ferret::backend::Cpu;
-use ferret::data::Example;
-use ferret::kernel::{Scalars, Stored};
+use crate::common::{config, weights};
+use crate::training::run;
+use ferret::kernel::Stored;
 use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Variant};
 use ferret::method::ferret::{Cuts, Engine, Settings, Transcript, replay};
-use ferret::method::run::{GoOn, drive};
-use ferret::method::{Method, Record, Sensitive, Task, Tune};
+use ferret::method::{Method, Record, Tune};
+use ferret::model::Weights;
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
-use ferret::model::{Config, Weights};
 use ferret::optim::{Route, Schedule};
 use ferret::privacy::Sampler;
-use ferret::rng::Secret;
 use half::{bf16, f16};
 
 /// The same numbers twice: as stored in two bytes, and widened.
@@ -25,31 +22,6 @@ fn base() -> (Weights<Stored>, Weights) {
     let tensors = wide.tensors.iter().enumerate().map(narrow).collect();
     let stored = Weights { config: wide.config.clone(), layout: wide.layout.clone(), tensors };
     (stored.clone(), stored.into_form())
-}
-
-fn records(config: &Config) -> Vec<Example> {
-    let mut random = Random::new(1);
-    let record = |_| {
-        let len = 2 + random.below(config.positions - 2);
-        Example::all((0..len).map(|_| random.below(config.vocab) as u32).collect())
-    };
-    (0..40).map(record).collect()
-}
-
-fn trained<T: Scalars>(base: &Weights<T>, method: &Method) -> (Weights<Stored>, Record) {
-    let (secret, records) = (Secret::insecure(9), records(&base.config));
-    let task = Task {
-        base: base.clone(),
-        base_sha256: checkpoint::tensors_sha256(base),
-        settings: method.clone(),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
-    let mut run = task.begin(Cpu::<f32>::new(), None).unwrap();
-    drive(&mut *run, &mut GoOn(|| Ok(()))).unwrap();
-    let done = run.finish().unwrap();
-    (done.weights, done.record)
 }
 
 fn ferret(base: &Weights, route: Route, engine: Engine) -> Method {
@@ -110,7 +82,8 @@ fn training_from_stored_weights_gives_the_bits_of_widened_ones() {
         dense(dense::Method::Nonprivate, "last:1"),
         dense(dense::Method::Signsgd { variant: Variant::Plain }, "norms"),
     ] {
-        let ((tuned, record), (want, same)) = (trained(&stored, &method), trained(&wide, &method));
+        let ((tuned, record), (want, same)) =
+            (run(&stored, &method, None).unwrap(), run(&wide, &method, None).unwrap());
         assert_eq!(record, same);
         // What was touched is f32, and nothing else is.
         let touched: Vec<bool> = match (&record, &method) {
@@ -150,7 +123,7 @@ fn files_keep_what_was_not_changed_as_it_was_stored() {
         checkpoint::save(&folder, &wide, &SaveOptions::fresh(dtype)).unwrap();
         let base = checkpoint::load_folder_stored(&folder).unwrap();
         assert_eq!(base.dtype, dtype);
-        let (tuned, record) = trained(&base.weights, &ferret(&wide, Route::Direct, Engine::Backward));
+        let (tuned, record) = run(&base.weights, &ferret(&wide, Route::Direct, Engine::Backward), None).unwrap();
         let Record::Ferret(transcript) = record else { panic!("a transcript") };
         ferret::method::ferret::replay::save(&out, &base, &tuned, &transcript).unwrap();
         let replayed = replay(base.weights.clone(), &transcript, |_| ()).unwrap();

@@ -1,32 +1,20 @@
 //! Tuned subsets under every method, by brute force: what is frozen keeps its bits, norms and directions are of the tuned tensors alone, replay and
 //! resuming follow.
 
-use crate::common::{Random, config, weights};
+use crate::common::{config, records, weights};
+use crate::training::{N, run};
 use ferret::backend::Cpu;
-use ferret::data::{Example, batches};
+use ferret::data::batches;
 use ferret::grad::PerSample;
 use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Variant};
 use ferret::method::ferret::{Cuts, Engine, Payload, Releases, Settings, replay, sign_or_coin};
 use ferret::method::groups::{Grouping, Groups};
-use ferret::method::run::{GoOn, drive};
-use ferret::method::{Method, Record, Samples, Sensitive, Task, Tune};
+use ferret::method::{Method, Record, Samples, Tune};
 use ferret::model::family::Preset;
-use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, checkpoint};
+use ferret::model::{Config, Decoder, ParamId, Reduction, Weights};
 use ferret::optim::{Route, Schedule, Silent};
 use ferret::privacy::Sampler;
 use ferret::rng::{DirectionStream, Secret, coin};
-use std::path::Path;
-
-const N: u64 = 40;
-
-fn records(config: &Config) -> Vec<Example> {
-    let mut random = Random::new(1);
-    let record = |_| {
-        let len = 2 + random.below(config.positions - 2);
-        Example::all((0..len).map(|_| random.below(config.vocab) as u32).collect())
-    };
-    (0..N).map(record).collect()
-}
 
 /// A decoder with a tied embedding, biases and layer norms; and one with neither, with grouped heads and a gated MLP.
 fn decoders() -> [(Weights, &'static [&'static str]); 2] {
@@ -104,34 +92,9 @@ fn dense(words: &str, method: dense::Method, steps: u32) -> dense::Settings {
     }
 }
 
-/// Run to the end, or so many steps; what was saved is gone on with.
-fn run(base: &Weights, method: &Method, saved: Option<&Path>, steps: usize) -> Option<(Weights, Record)> {
-    let (secret, records) = (Secret::insecure(9), records(&base.config));
-    let task = Task {
-        base: base.clone(),
-        base_sha256: checkpoint::tensors_sha256(base),
-        settings: method.clone(),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
-    let mut run = task.begin(Cpu::<f32>::new(), saved).unwrap();
-    if let Some(root) = saved {
-        for _ in 0..steps {
-            run.step().unwrap();
-        }
-        run.save(root).unwrap();
-        if run.next().is_some() {
-            return None;
-        }
-    }
-    drive(&mut *run, &mut GoOn(|| Ok(()))).unwrap();
-    let done = run.finish().unwrap();
-    Some((done.weights.into_form(), done.record))
-}
-
 fn trained(base: &Weights, method: &Method) -> (Weights, Record) {
-    run(base, method, None, 0).unwrap()
+    let (weights, record) = run(base, method, None).unwrap();
+    (weights.into_form(), record)
 }
 
 fn bits(w: &Weights, p: ParamId) -> Vec<u32> {
@@ -205,7 +168,7 @@ fn frozen_tensors_keep_their_bits_under_every_method() {
 #[test]
 fn bits_are_signs_of_the_tuned_tensors_gradient() {
     for (base, words) in decoders() {
-        let records = records(&base.config);
+        let records = records(&base.config, N, 2, 1);
         for words in words {
             let ids = tune(words).ids(&base.layout).unwrap();
             for engine in [Engine::Backward, Engine::Jvp] {
@@ -249,7 +212,7 @@ fn bits_are_signs_of_the_tuned_tensors_gradient() {
 #[test]
 fn norms_are_of_the_tuned_tensors_alone() {
     for (base, words) in decoders() {
-        let records = records(&base.config);
+        let records = records(&base.config, N, 2, 1);
         for words in words {
             for style in [ClipStyle::Flat, ClipStyle::PerLayer, ClipStyle::PerGroup] {
                 let s = dense(words, clipped(style), 1);
@@ -311,7 +274,7 @@ fn resuming_after_every_step_ends_in_the_same_bits() {
         let mut parts = 0;
         let resumed = loop {
             parts += 1;
-            if let Some((weights, _)) = run(&base, &method, Some(dir.path()), 1) {
+            if let Some((weights, _)) = run(&base, &method, Some(dir.path())) {
                 break weights;
             }
         };

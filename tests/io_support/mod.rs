@@ -2,12 +2,18 @@
 #![allow(dead_code)]
 
 pub mod bad_data;
+pub mod grid;
 
+use crate::common::Random;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// A checkpoint of GPT-2's kind, small enough for anything.
+pub const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/gpt2_tiny");
+
 pub fn tiny() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny")
+    TINY.into()
 }
 
 /// The folder of real models and data, or none, said aloud.
@@ -27,6 +33,18 @@ pub fn copy_tiny(to: &Path) {
     }
 }
 
+/// 200 records of tokens, of different lengths; those of another stride share none with them.
+pub fn records(dir: &Path, name: &str, seed: u64, stride: usize) -> PathBuf {
+    let mut random = Random::new(seed);
+    let record = |_| {
+        let (first, len) = (random.below(100), 2 + random.below(20));
+        json!({"tokens": (0..len).map(|i| (first + stride * i) % 101).collect::<Vec<_>>()}).to_string()
+    };
+    let path = dir.join(name);
+    std::fs::write(&path, (0..200).map(record).collect::<Vec<_>>().join("\n")).unwrap();
+    path
+}
+
 /// The program, in `cwd`, kept away from the network and from the caller's hub settings.
 pub fn ferret(cwd: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
@@ -35,6 +53,24 @@ pub fn ferret(cwd: &Path) -> Command {
         command.env_remove(name);
     }
     command
+}
+
+/// The program, with these arguments.
+pub fn verb(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
+}
+
+/// The JSON that the program printed.
+pub fn ok(output: Output) -> serde_json::Value {
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// That the program refused, with this sentence.
+pub fn says(output: &Output, sentence: &str) {
+    let text = stderr(output);
+    assert!(!output.status.success() && text.contains(sentence), "expected {sentence:?}: {text}");
+    assert!(!text.contains("panicked"), "{text}");
 }
 
 pub fn stderr(output: &Output) -> String {

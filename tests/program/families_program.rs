@@ -2,16 +2,12 @@
 
 use crate::common::Random;
 use crate::common::fixture::{FAMILIES, Fixture};
+use crate::io_support::verb;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-fn ferret(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
-}
 
 fn ok(args: &[&str]) -> Value {
-    let output = ferret(args);
+    let output = verb(args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap_or(Value::Null)
 }
@@ -68,7 +64,7 @@ fn every_verb_works_on_every_family() {
             let file = |dir: &str| std::fs::read(Path::new(dir).join("model.safetensors")).unwrap();
             assert!(file(&out) == file(&again), "{}, {extra:?}: a replay differs", fixture.0);
             assert!(file(&out) != std::fs::read(fixture.path("model.safetensors")).unwrap());
-            assert!(ferret(&["verify", &out, "--base", model]).status.success(), "{}", fixture.0);
+            assert!(verb(&["verify", &out, "--base", model]).status.success(), "{}", fixture.0);
         }
         let out = at("dpsgd");
         let mut args = vec!["train", "-e1", "--method", "dpsgd", "--model", model, "--data", data, "--out", &out];

@@ -4,6 +4,7 @@
 //! Without an adapter the tests say so and pass, unless FERRET_REQUIRE_GPU=1.
 
 use crate::common::Random;
+use crate::io_support::{tiny as base_path, verb};
 use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
@@ -16,7 +17,7 @@ use ferret::optim::{Route, Schedule, Silent};
 use ferret::privacy::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
@@ -33,10 +34,6 @@ fn gpu() -> Option<Gpu> {
         }
     };
     GPU.get_or_init(open).clone()
-}
-
-fn base_path() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny")
 }
 
 fn base() -> Weights {
@@ -390,10 +387,6 @@ fn decoding_agrees_with_the_cpu() {
     assert_eq!(texts[0], texts[1]);
 }
 
-fn ferret(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
-}
-
 fn ok(output: Output) -> (Value, String) {
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{stderr}");
@@ -425,14 +418,14 @@ fn the_program_trains_on_the_gpu() {
             vec!["train", "-e1", "--method", method, "--model", &model, "--data", &data, "--out", out, "--json"];
         args.extend(["--batch", "6", "--epochs", "2", "--device", "gpu", "--insecure-seed", "1", "--eval-data", &data]);
         args.extend(extra);
-        let (summary, stderr) = ok(ferret(&args));
+        let (summary, stderr) = ok(verb(&args));
         assert!(stderr.contains(&format!("device: {}", gpu.info().name)), "{stderr}");
         assert!(summary["eval_after"]["loss"].as_f64().unwrap().is_finite());
         let tuned = checkpoint::load(out).unwrap().weights;
         assert_ne!(bits(&tuned), bits(&base()), "{method}");
         if method == "ferret-max" {
             // What was written is what any machine replays.
-            ok(ferret(&["verify", out, "--base", &model]));
+            ok(verb(&["verify", out, "--base", &model]));
         }
     }
 }
@@ -444,7 +437,7 @@ fn the_programs_verbs_agree_on_both_devices() {
     let (data, model) = (write_records(dir.path()), base_path().to_str().unwrap().to_owned());
     let both = |args: &[&str]| {
         ["cpu", "gpu", "auto"].map(|device| {
-            let (value, stderr) = ok(ferret(&[args, &["--device", device]].concat()));
+            let (value, stderr) = ok(verb(&[args, &["--device", device]].concat()));
             let named = stderr.contains(&format!("device: {}", gpu.info().name));
             let expected = device == "gpu" || device == "auto" && !gpu.info().is_software();
             assert_eq!(named, expected, "--device {device}: {stderr}");
@@ -461,7 +454,7 @@ fn the_programs_verbs_agree_on_both_devices() {
     for device in ["cpu", "gpu"] {
         let out = dir.path().join(device);
         let args = ["grad", "--model", &model, "--data", &data, "--device", device, "--out", out.to_str().unwrap()];
-        ok(ferret(&args));
+        ok(verb(&args));
         grads.push(std::fs::read(out).unwrap());
     }
     let [want, got] = [&grads[0], &grads[1]].map(|bytes| safetensors::SafeTensors::deserialize(bytes).unwrap());
@@ -493,7 +486,7 @@ fn the_programs_verbs_agree_on_both_devices() {
 #[test]
 fn devices_are_listed_with_limits_features_and_rates() {
     let Some(gpu) = gpu() else { return };
-    let (list, _) = ok(ferret(&["devices", "--json"]));
+    let (list, _) = ok(verb(&["devices", "--json"]));
     let own = list["adapters"].as_array().unwrap().iter().find(|a| a["name"] == gpu.info().name.as_str()).unwrap();
     for key in ["gflops", "gigabytes", "max_buffer", "max_binding", "workgroup_memory", "workgroup_threads"] {
         assert!(own[key].as_f64().is_some_and(|x| x > 0.0), "{key}: {own}");

@@ -1,5 +1,6 @@
 //! `ferret plan` and `ferret account`, driven as programs.
 
+use crate::io_support::TINY;
 use serde_json::Value;
 use std::process::{Command, Output};
 
@@ -70,7 +71,7 @@ fn small_batches_make_flips_nearly_free_and_the_plan_shows_it() {
 
 #[test]
 fn the_groups_come_from_a_model() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/gpt2_tiny");
+    let folder = TINY;
     let groups =
         |rest: &str| json(&format!("plan --epsilon 0.5 {PAPER} --model {folder} {rest}"))["groups"].as_u64().unwrap();
     let max = groups("--method ferret-max");
@@ -205,7 +206,7 @@ fn the_best_plan_can_be_run_and_keeps_its_budget() {
     let lines: Vec<String> =
         (0..60).map(|i| format!("{{\"tokens\":[{},{},{}]}}", i % 50, (i * 7) % 50, i % 9)).collect();
     std::fs::write(dir.path().join("records.jsonl"), lines.join("\n")).unwrap();
-    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/gpt2_tiny");
+    let model = TINY;
     for (i, budget) in
         ["--nats 0.3", "--nats 30", "--dp-epsilon 3 --delta 1e-3", "--nats 2 --dp-epsilon 8 --delta 1e-2"]
             .into_iter()

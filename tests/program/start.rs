@@ -1,27 +1,19 @@
 //! The program as its users run it: generate, eval and grad.
 
 use crate::common::Random;
+use crate::io_support::{TINY, verb};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-fn ferret(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
-}
 
 fn json(args: &[&str]) -> Value {
-    let out = ferret(args);
+    let out = verb(args);
     assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
     serde_json::from_slice(&out.stdout).unwrap()
 }
 
-fn tiny() -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny").to_str().unwrap().to_owned()
-}
-
 /// The three samples of the fixture as records of tokens.
 fn fixture_records(dir: &Path) -> PathBuf {
-    let bytes = std::fs::read(Path::new(&tiny()).join("io.safetensors")).unwrap();
+    let bytes = std::fs::read(Path::new(TINY).join("io.safetensors")).unwrap();
     let io = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let ids: Vec<i64> = io
         .tensor("input_ids")
@@ -40,9 +32,9 @@ fn fixture_records(dir: &Path) -> PathBuf {
 fn eval_reports_the_mean_over_tokens_and_each_record() {
     let dir = tempfile::tempdir().unwrap();
     let records = fixture_records(dir.path());
-    let out = json(&["eval", "--model", &tiny(), "--data", records.to_str().unwrap(), "--json", "--per-record"]);
+    let out = json(&["eval", "--model", TINY, "--data", records.to_str().unwrap(), "--json", "--per-record"]);
     let expected: Value =
-        serde_json::from_slice(&std::fs::read(Path::new(&tiny()).join("expected.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(Path::new(TINY).join("expected.json")).unwrap()).unwrap();
     let (first, second) = (out["record_losses"][0].as_f64().unwrap(), out["record_losses"][1].as_f64().unwrap());
     assert!((first - expected["per_sample_loss"][0].as_f64().unwrap()).abs() < 1e-6);
     assert!((second - expected["per_sample_loss"][1].as_f64().unwrap()).abs() < 1e-6);
@@ -57,18 +49,17 @@ fn grad_writes_the_gradient_of_the_mean_over_records() {
     let dir = tempfile::tempdir().unwrap();
     let (records, out) = (fixture_records(dir.path()), dir.path().join("grads.safetensors"));
     let (records, path) = (records.to_str().unwrap(), out.to_str().unwrap());
-    let printed = json(&["grad", "--model", &tiny(), "--data", records, "--out", path, "--per-sample-norms", "--json"]);
+    let printed = json(&["grad", "--model", TINY, "--data", records, "--out", path, "--per-sample-norms", "--json"]);
     let expected: Value =
-        serde_json::from_slice(&std::fs::read(Path::new(&tiny()).join("expected.json")).unwrap()).unwrap();
+        serde_json::from_slice(&std::fs::read(Path::new(TINY).join("expected.json")).unwrap()).unwrap();
     for i in 0..2 {
         let (got, want) = (&printed["per_sample_norms"][i], &expected["per_sample_grad_norm"][i]);
         assert!((got.as_f64().unwrap() / want.as_f64().unwrap() - 1.0).abs() < 1e-5);
     }
     let bytes = std::fs::read(&out).unwrap();
     let got = safetensors::SafeTensors::deserialize(&bytes).unwrap();
-    let samples: Vec<Vec<u8>> = (0..2)
-        .map(|i| std::fs::read(Path::new(&tiny()).join(format!("grads_sample{i}.safetensors"))).unwrap())
-        .collect();
+    let samples: Vec<Vec<u8>> =
+        (0..2).map(|i| std::fs::read(Path::new(TINY).join(format!("grads_sample{i}.safetensors"))).unwrap()).collect();
     let samples: Vec<_> = samples.iter().map(|b| safetensors::SafeTensors::deserialize(b).unwrap()).collect();
     let floats = |data: &[u8]| -> Vec<f64> {
         data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap()) as f64).collect()
@@ -86,8 +77,8 @@ fn grad_writes_the_gradient_of_the_mean_over_records() {
 #[test]
 fn cached_generation_equals_the_uncached_one() {
     let run = |extra: &[&str]| {
-        let model = tiny();
-        let mut args = vec!["generate", "--model", &model, "--prompt-tokens", "5,9,77", "--max-tokens", "28", "--json"];
+        let model = TINY;
+        let mut args = vec!["generate", "--model", model, "--prompt-tokens", "5,9,77", "--max-tokens", "28", "--json"];
         args.extend_from_slice(extra);
         json(&args)["tokens"].clone()
     };
@@ -99,7 +90,7 @@ fn cached_generation_equals_the_uncached_one() {
 
 #[test]
 fn a_prompt_the_model_cannot_take_gets_a_sentence() {
-    let model = tiny();
+    let model = TINY;
     for (args, says) in [
         (vec!["--prompt-tokens", "500"], "outside the model's vocabulary of 101"),
         (vec!["--prompt-tokens", "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1"], "context is 32"),
@@ -107,7 +98,7 @@ fn a_prompt_the_model_cannot_take_gets_a_sentence() {
         (vec!["--prompt-tokens", "1", "--max-tokens", "2", "--temperature=-1"], "--temperature"),
         (vec!["--prompt-tokens", "1", "--max-tokens", "2", "--top-p", "0"], "--top-p"),
     ] {
-        let out = ferret(&[&["generate", "--model", &model][..], &args].concat());
+        let out = verb(&[&["generate", "--model", model][..], &args].concat());
         let stderr = String::from_utf8_lossy(&out.stderr);
         assert!(!out.status.success() && stderr.contains(says), "{args:?}: {stderr}");
         assert!(!stderr.contains("panicked"), "{stderr}");

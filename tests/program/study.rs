@@ -1,5 +1,6 @@
 //! Studies: grids end to end on a tiny model, killed and resumed; verdicts and the paper's figures.
 
+use crate::io_support::grid::{PAPER, folder, study};
 use crate::io_support::{assert_refused, ferret, stderr, tiny};
 use ferret::study::grid::{Grid, Kind, Runner, Store, Tuned};
 use ferret::study::paper;
@@ -9,36 +10,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
-
-const PAPER: &str = r#"
-kind = "paper"
-methods = ["ferret-2", "dpsgd", "nonprivate"]
-budgets = [1.0, inf]
-epochs = [1]
-batches = [4]
-seeds = 2
-candidates = 60
-audited = 20
-learning_rates = 2
-"#;
-
-/// A folder with `grid.toml` and records that the tiny model can read.
-fn folder(grid: &str) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("grid.toml"), grid).unwrap();
-    let record = |i: u64| {
-        let ids: Vec<String> = (0..8).map(|j| (1 + (i * 7 + j * j * 3 + i * j) % 19).to_string()).collect();
-        format!("{{\"tokens\": [{}]}}\n", ids.join(", "))
-    };
-    std::fs::write(dir.path().join("records.jsonl"), (0..90).map(record).collect::<String>()).unwrap();
-    dir
-}
-
-fn study(dir: &Path) -> Command {
-    let mut command = ferret(dir);
-    command.args(["study", "--grid", "grid.toml", "--data", "records.jsonl", "--out", "out", "--model"]).arg(tiny());
-    command
-}
 
 /// The stored runs: name, content, time of writing.
 fn runs(dir: &Path) -> BTreeMap<String, (String, SystemTime)> {
@@ -311,6 +282,39 @@ fn a_diverged_run_is_a_result_of_its_rate() {
         let why = run.outcome.err().unwrap();
         assert!(why.contains("diverged"), "{}: {why}", run.spec.row);
     }
+}
+
+#[test]
+fn methods_that_compress_take_part() {
+    let compress = ["signsgd", "qsgd", "dp-signsgd"];
+    let text = PAPER.replace(r#""nonprivate"]"#, &format!(r#""nonprivate", "{}"]"#, compress.join(r#"", ""#)));
+    let dir = folder(&text);
+    let grid = Grid::parse(&text).unwrap();
+    let (model, data) = (tiny(), dir.path().join("records.jsonl"));
+    let runner = Runner::new(model.to_str().unwrap(), Some(&data), (1, 1), &|| false);
+    let fixed = Tuned {
+        base_sha256: runner.base_sha256().unwrap(),
+        data: "records".into(),
+        insecure_seed: Some(1),
+        rates: HashMap::new(),
+    };
+    let rows = ["DPSGD", "signSGD", "QSGD", "DP-signSGD"];
+    let mut specs = grid.results(&fixed);
+    specs.retain(|s| s.seed == 1 && rows.contains(&s.row.as_str()));
+    let store = Store::open(&dir.path().join("out")).unwrap();
+    let runs = runner.run(&store, &specs, &[1.0; 4], &|_| {}).unwrap();
+    let of = |row: &str| runs.iter().find(|r| r.spec.row == row).unwrap().outcome.as_ref().unwrap();
+    // Signs are a 32nd of what is applied otherwise, and eight bits a quarter and a little; the noise is DPSGD's.
+    let whole = of("DPSGD").update_bits.unwrap();
+    assert_eq!(of("signSGD").update_bits.unwrap() * 32, whole);
+    assert_eq!(of("DP-signSGD").update_bits.unwrap() * 32, whole);
+    let rounded = of("QSGD").update_bits.unwrap();
+    assert!(rounded * 4 > whole && rounded * 3 < whole, "{rounded} of {whole}");
+    assert_eq!(of("DP-signSGD").guarantees, of("DPSGD").guarantees);
+    assert!(of("signSGD").test_loss != of("QSGD").test_loss);
+    // Without a column for them they would get no run, which is said.
+    let error = Grid::parse(&text.replace(", inf", "")).unwrap_err();
+    assert!(error.contains("signsgd gets no run") && error.contains("inf among the budgets"), "{error}");
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! The study of what is tuned: every method on all weights, adapters and a few tensors, at one budget.
 
-use crate::io_support::{assert_refused, ferret, stderr, tiny};
+use crate::io_support::grid::{folder, study};
+use crate::io_support::{assert_refused, stderr};
 use serde_json::Value;
-use std::path::Path;
-use std::process::Command;
 
 const GRID: &str = r#"
 kind = "tune"
@@ -17,23 +16,6 @@ candidates = 60
 audited = 20
 learning_rates = 1
 "#;
-
-fn folder(grid: &str) -> tempfile::TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("grid.toml"), grid).unwrap();
-    let record = |i: u64| {
-        let ids: Vec<String> = (0..8).map(|j| (1 + (i * 7 + j * j * 3 + i * j) % 19).to_string()).collect();
-        format!("{{\"tokens\": [{}]}}\n", ids.join(", "))
-    };
-    std::fs::write(dir.path().join("records.jsonl"), (0..90).map(record).collect::<String>()).unwrap();
-    dir
-}
-
-fn study(dir: &Path) -> Command {
-    let mut command = ferret(dir);
-    command.args(["study", "--grid", "grid.toml", "--data", "records.jsonl", "--out", "out", "--model"]).arg(tiny());
-    command
-}
 
 #[test]
 fn every_method_tunes_every_set_for_the_same_price() {

@@ -1,38 +1,17 @@
 //! `ferret train`, `replay` and `verify` as their users run them, interrupted and killed included.
 
 use crate::common::Random;
-use serde_json::{Value, json};
+use crate::io_support::{TINY, ok, records, says, verb};
+use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-fn base() -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny").to_str().unwrap().to_owned()
-}
-
-fn records(dir: &Path) -> PathBuf {
-    some_records(dir, "records.jsonl", 3)
-}
-
-fn some_records(dir: &Path, name: &str, seed: u64) -> PathBuf {
-    // Held-out records go by other strides, so that none is among those trained on.
-    let (mut random, stride) = (Random::new(seed), if seed == 3 { 3 } else { 5 });
-    let lines: Vec<String> = (0..200)
-        .map(|_| {
-            let (first, len) = (random.below(100), 2 + random.below(20));
-            json!({"tokens": (0..len).map(|i| (first + stride * i) % 101).collect::<Vec<_>>()}).to_string()
-        })
-        .collect();
-    let path = dir.join(name);
-    std::fs::write(&path, lines.join("\n")).unwrap();
-    path
-}
-
 /// `ferret train` with the arguments that every test shares.
 fn train(data: &Path, out: &Path, extra: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
-    command.args(["train", "-e1", "--method", "ferret-max", "--model", &base(), "--data", data.to_str().unwrap()]);
+    command.args(["train", "-e1", "--method", "ferret-max", "--model", TINY, "--data", data.to_str().unwrap()]);
     command.args(["--out", out.to_str().unwrap(), "--epsilon", "20", "--epochs", "5", "--batch", "10"]);
     command.args(["--learning-rate", "1e-3", "--threads", "1", "--json"]).args(extra);
     command
@@ -42,25 +21,11 @@ fn run(mut command: Command) -> Output {
     command.output().unwrap()
 }
 
-fn ok(output: Output) -> Value {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn says(output: &Output, sentence: &str) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && stderr.contains(sentence), "expected {sentence:?}: {stderr}");
-    assert!(!stderr.contains("panicked"), "{stderr}");
-}
-
-fn ferret(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
-}
-
 #[test]
 fn a_run_is_its_transcript() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out, again) = (records(dir.path()), dir.path().join("tuned"), dir.path().join("again"));
+    let (data, out, again) =
+        (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"), dir.path().join("again"));
     let summary = ok(run(train(&data, &out, &["--insecure-seed", "1"])));
     let transcript: Value = serde_json::from_slice(&std::fs::read(out.join("transcript.json")).unwrap()).unwrap();
     let bits = transcript["bits"].as_str().unwrap();
@@ -81,12 +46,12 @@ fn a_run_is_its_transcript() {
     }
     let (out, again) = (out.to_str().unwrap(), again.to_str().unwrap());
     let file = format!("{out}/transcript.json");
-    assert!(ferret(&["replay", "--base", &base(), "--transcript", &file, "--out", again]).status.success());
+    assert!(verb(&["replay", "--base", TINY, "--transcript", &file, "--out", again]).status.success());
     for name in ["model.safetensors", "config.json", "transcript.json"] {
         let read = |dir: &str| std::fs::read(Path::new(dir).join(name)).unwrap();
         assert_eq!(read(out), read(again), "{name}");
     }
-    assert!(ferret(&["verify", out, "--base", &base()]).status.success());
+    assert!(verb(&["verify", out, "--base", TINY]).status.success());
     // One bit turned, one added, one left out: refused.
     let text = std::fs::read_to_string(&file).unwrap();
     let turned: String =
@@ -94,8 +59,7 @@ fn a_run_is_its_transcript() {
     for changed in [turned, format!("{bits}+"), bits[1..].to_owned()] {
         let path = dir.path().join("tampered.json");
         std::fs::write(&path, text.replace(bits, &changed)).unwrap();
-        let out =
-            ferret(&["replay", "--base", &base(), "--transcript", path.to_str().unwrap(), "--out", "/nonexistent/x"]);
+        let out = verb(&["replay", "--base", TINY, "--transcript", path.to_str().unwrap(), "--out", "/nonexistent/x"]);
         assert!(!out.status.success());
     }
 }
@@ -103,7 +67,7 @@ fn a_run_is_its_transcript() {
 #[test]
 fn without_insecure_seed_two_runs_differ_and_the_statement_promises() {
     let dir = tempfile::tempdir().unwrap();
-    let data = records(dir.path());
+    let data = records(dir.path(), "records.jsonl", 3, 3);
     let mut seen = Vec::new();
     for name in ["a", "b"] {
         let out = dir.path().join(name);
@@ -117,7 +81,7 @@ fn without_insecure_seed_two_runs_differ_and_the_statement_promises() {
 #[test]
 fn private_logs_are_declared() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
     ok(run(train(&data, &out, &["--log-private", "--max-steps", "20"])));
     assert!(std::fs::read_to_string(out.join("log.jsonl")).unwrap().contains("\"loss\""));
     assert!(std::fs::read_to_string(out.join("PRIVACY.md")).unwrap().contains("--log-private"));
@@ -126,7 +90,7 @@ fn private_logs_are_declared() {
 #[test]
 fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, whole) = (records(dir.path()), dir.path().join("whole"));
+    let (data, whole) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("whole"));
     let fixed = ["--insecure-seed", "1", "--checkpoint-every", "1"];
     let clock = Instant::now();
     ok(run(train(&data, &whole, &fixed)));
@@ -150,7 +114,7 @@ fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
         let finished = out.join("privacy.json").exists() && !out.join("state/told.json").exists();
         let alone = i % 2 == 1 && out.join("state/told.json").exists();
         let again = match alone {
-            true => ferret(&["train", "--resume", out.to_str().unwrap()]),
+            true => verb(&["train", "--resume", out.to_str().unwrap()]),
             false => run(train(&data, &out, &[&fixed[..], &["--resume"]].concat())),
         };
         if finished && out.join("transcript.json").exists() {
@@ -197,8 +161,8 @@ const LONG: [&str; 4] = ["--epochs", "200", "--epsilon", "600"];
 #[test]
 fn an_interrupt_leaves_a_run_to_resume_with_its_key_for_the_owner_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
-    let held_out = some_records(dir.path(), "held-out.jsonl", 4);
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
+    let held_out = records(dir.path(), "held-out.jsonl", 4, 5);
     let with = [&LONG[..], &["--log-private", "--eval-data", held_out.to_str().unwrap()]].concat();
     let output = stopped(train(&data, &out, &with), &out, 2, "-INT");
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
@@ -217,21 +181,21 @@ fn an_interrupt_leaves_a_run_to_resume_with_its_key_for_the_owner_alone() {
     says(&run(train(&other, &out, &[&with[..], &["--resume"]].concat())), "other records");
     assert!(!out.join("privacy.json").exists(), "nothing is stated about a run that was refused");
     // What it began with was measured before the interrupt, and is still the base model's. Its folder tells all the rest.
-    let summary = ok(ferret(&["train", "--resume", out.to_str().unwrap()]));
-    let model = base();
-    let alone = ok(ferret(&["eval", "--model", &model, "--data", held_out.to_str().unwrap(), "--json"]));
+    let summary = ok(verb(&["train", "--resume", out.to_str().unwrap()]));
+    let model = TINY;
+    let alone = ok(verb(&["eval", "--model", model, "--data", held_out.to_str().unwrap(), "--json"]));
     assert_eq!(summary["eval_before"]["loss"], alone["loss"]);
     assert_ne!(summary["eval_after"]["loss"], alone["loss"]);
     assert!(!out.join("state").exists());
     says(&again(&["--resume"]), "finished");
-    says(&ferret(&["train", "--resume", out.to_str().unwrap()]), "finished");
+    says(&verb(&["train", "--resume", out.to_str().unwrap()]), "finished");
 }
 
 /// A run begun to its end and resumed with --max-steps would state what fewer steps spend: it is refused, and states what was planned.
 #[test]
 fn when_a_run_stops_is_part_of_its_plan() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
     assert_eq!(stopped(train(&data, &out, &LONG), &out, 2, "-INT").status.code(), Some(130));
     let fewer = [&LONG[..], &["--resume", "--max-steps", "2000"]].concat();
     says(&run(train(&data, &out, &fewer)), "was begun to stop after 4000 steps, now it is 2000");
@@ -244,7 +208,7 @@ fn when_a_run_stops_is_part_of_its_plan() {
 #[test]
 fn the_default_mask_never_exceeds_the_budget_and_the_papers_says_so() {
     let dir = tempfile::tempdir().unwrap();
-    let data = records(dir.path());
+    let data = records(dir.path(), "records.jsonl", 3, 3);
     let mut over = 0;
     for seed in 0..4 {
         for mask in ["exact", "bernoulli"] {
@@ -261,7 +225,7 @@ fn the_default_mask_never_exceeds_the_budget_and_the_papers_says_so() {
             let told = summary["not_met"].as_array().unwrap().iter().any(|n| n.as_str().unwrap().contains("exceeded"));
             assert_eq!(told, exceeded, "{summary}");
             over += usize::from(exceeded);
-            assert!(ferret(&["verify", out.to_str().unwrap(), "--base", &base()]).status.success());
+            assert!(verb(&["verify", out.to_str().unwrap(), "--base", TINY]).status.success());
         }
     }
     assert!(over > 0, "the test needs a mask that exceeds its budget");
@@ -270,9 +234,9 @@ fn the_default_mask_never_exceeds_the_budget_and_the_papers_says_so() {
 #[test]
 fn records_to_evaluate_on_are_not_those_trained_on_unless_nothing_is_promised() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
     let overlap = dir.path().join("overlap.jsonl");
-    let (text, other) = (std::fs::read_to_string(&data).unwrap(), some_records(dir.path(), "held-out.jsonl", 4));
+    let (text, other) = (std::fs::read_to_string(&data).unwrap(), records(dir.path(), "held-out.jsonl", 4, 5));
     let one_of_them = text.lines().nth(77).unwrap();
     std::fs::write(&overlap, format!("{}\n{one_of_them}\n", std::fs::read_to_string(&other).unwrap())).unwrap();
     for path in [&data, &overlap] {
@@ -298,8 +262,8 @@ fn records_to_evaluate_on_are_not_those_trained_on_unless_nothing_is_promised() 
 #[test]
 fn a_damaged_state_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
-    let held_out = some_records(dir.path(), "held-out.jsonl", 4);
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
+    let held_out = records(dir.path(), "held-out.jsonl", 4, 5);
     let with = [&LONG[..], &["--checkpoint-every", "1", "--eval-data", held_out.to_str().unwrap()]].concat();
     assert_eq!(stopped(train(&data, &out, &with), &out, 5, "-INT").status.code(), Some(130));
     let state = out.join("state");
@@ -315,17 +279,17 @@ fn a_damaged_state_is_refused() {
         let mut flipped = whole.clone();
         flipped[at] = if whole[at] == b'7' { b'8' } else { b'7' };
         std::fs::write(&path, &flipped).unwrap();
-        let output = ferret(&["train", "--resume", out.to_str().unwrap()]);
+        let output = verb(&["train", "--resume", out.to_str().unwrap()]);
         says(&output, path.file_name().unwrap().to_str().unwrap());
         std::fs::write(&path, &whole).unwrap();
     }
-    ok(ferret(&["train", "--resume", out.to_str().unwrap()]));
+    ok(verb(&["train", "--resume", out.to_str().unwrap()]));
 }
 
 #[test]
 fn a_second_process_is_locked_out() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
     let mut first = train(&data, &out, &LONG).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     while !std::fs::read_to_string(out.join("log.jsonl")).is_ok_and(|l| l.lines().count() > 2) {
@@ -339,7 +303,7 @@ fn a_second_process_is_locked_out() {
     signal("-STOP", first.id());
     let resumed = [&LONG[..], &["--resume"]].concat();
     says(&run(train(&data, &out, &resumed)), "another process is at work");
-    says(&ferret(&["train", "--resume", out.to_str().unwrap()]), "another process is at work");
+    says(&verb(&["train", "--resume", out.to_str().unwrap()]), "another process is at work");
     signal("-KILL", first.id());
     first.wait().unwrap();
     ok(run(train(&data, &out, &resumed)));
@@ -349,10 +313,11 @@ fn a_second_process_is_locked_out() {
 #[test]
 fn resume_begins_where_nothing_is_and_a_folder_alone_does_not() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out, whole) = (records(dir.path()), dir.path().join("tuned"), dir.path().join("whole"));
+    let (data, out, whole) =
+        (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"), dir.path().join("whole"));
     let fixed = ["--insecure-seed", "1", "--max-steps", "20"];
     ok(run(train(&data, &whole, &fixed)));
-    says(&ferret(&["train", "--resume", out.to_str().unwrap()]), "no unfinished run");
+    says(&verb(&["train", "--resume", out.to_str().unwrap()]), "no unfinished run");
     assert!(!out.exists());
     // Killed at the very start: a folder with nothing in it, or with what a killed write left, a key in it.
     std::fs::create_dir_all(out.join(".ferret-killed")).unwrap();
@@ -373,10 +338,10 @@ fn resume_begins_where_nothing_is_and_a_folder_alone_does_not() {
 #[test]
 fn killed_at_the_very_end_a_run_is_ended_by_resume() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, whole) = (records(dir.path()), dir.path().join("whole"));
+    let (data, whole) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("whole"));
     let fixed = ["--insecure-seed", "1", "--max-steps", "40"];
     let summary = ok(run(train(&data, &whole, &fixed)));
-    let others = some_records(dir.path(), "others.jsonl", 9);
+    let others = records(dir.path(), "others.jsonl", 9, 5);
     let audited = [&fixed[..], &["--audit", others.to_str().unwrap(), "--audit-records", "5"]].concat();
     let folder = dir.path().join("ending");
     let mut command = train(&data, &folder, &audited);
@@ -393,13 +358,13 @@ fn killed_at_the_very_end_a_run_is_ended_by_resume() {
         std::fs::write(folder.join("state/key.json"), [0; 100]).unwrap();
         std::fs::set_permissions(folder.join("state/key.json"), std::fs::Permissions::from_mode(0o600)).unwrap();
     }
-    let again = ok(ferret(&["train", "--resume", folder.to_str().unwrap()]));
+    let again = ok(verb(&["train", "--resume", folder.to_str().unwrap()]));
     assert!(again["audit"].is_object() && folder.join("audit").is_dir(), "the audit that was asked for is done too");
     assert_eq!(again["bits"], summary["bits"]);
     assert!(!folder.join("state").exists());
     let read = |dir: &Path| std::fs::read(dir.join("model.safetensors")).unwrap();
     assert_eq!(read(&folder), read(&whole));
-    says(&ferret(&["train", "--resume", folder.to_str().unwrap()]), "finished");
+    says(&verb(&["train", "--resume", folder.to_str().unwrap()]), "finished");
     // Killed between the removal of the last file and of its folder.
     std::fs::create_dir(whole.join("state")).unwrap();
     says(&run(train(&data, &whole, &[&fixed[..], &["--resume"]].concat())), "finished");
@@ -409,7 +374,7 @@ fn killed_at_the_very_end_a_run_is_ended_by_resume() {
 #[test]
 fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
     for (extra, sentence) in [
         (&["--batch", "201"][..], "--batch 201 of 200 records"),
         (&["--batch", "0"], "--batch 0"),
@@ -429,7 +394,7 @@ fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
         (&["--data", "/nonexistent.jsonl"], "no such file"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
-        command.args(["train", "--model", &base(), "--out", out.to_str().unwrap(), "--epochs", "1", "--quiet"]);
+        command.args(["train", "--model", TINY, "--out", out.to_str().unwrap(), "--epochs", "1", "--quiet"]);
         let has = |flag: &str| extra.contains(&flag);
         for (flag, value) in
             [("--method", "ferret-max"), ("--data", data.to_str().unwrap()), ("--epsilon", "1"), ("--batch", "10")]
@@ -452,7 +417,7 @@ fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
 #[test]
 fn a_run_that_diverges_leaves_no_model_and_no_promise() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
     let mut command = train(&data, &out, &["--route", "direct", "--clip", "1e39"]);
     command.arg("--quiet");
     let output = run(command);
@@ -462,19 +427,19 @@ fn a_run_that_diverges_leaves_no_model_and_no_promise() {
     // It would diverge again; with other settings it is another run, and says that it is not the first.
     let wild = ["--route", "direct", "--clip", "1e39"];
     says(&run(train(&data, &out, &[&wild[..], &["--resume"]].concat())), "--restart-diverged");
-    says(&ferret(&["train", "--resume", out.to_str().unwrap()]), "--restart-diverged");
+    says(&verb(&["train", "--resume", out.to_str().unwrap()]), "--restart-diverged");
     says(&run(train(&data, &out, &["--route", "direct"])), "--restart-diverged");
     let summary = ok(run(train(&data, &out, &["--route", "direct", "--restart-diverged"])));
     let told = |n: &Value| n.as_str().unwrap().contains("begun again");
     assert!(summary["not_met"].as_array().unwrap().iter().any(told), "{summary}");
-    assert!(ferret(&["verify", out.to_str().unwrap(), "--base", &base()]).status.success());
+    assert!(verb(&["verify", out.to_str().unwrap(), "--base", TINY]).status.success());
     says(&run(train(&data, &dir.path().join("new"), &["--resume", "--restart-diverged"])), "nothing to begin again");
 }
 
 #[test]
 fn how_long_a_private_run_took_is_told_only_where_logs_are() {
     let dir = tempfile::tempdir().unwrap();
-    let data = records(dir.path());
+    let data = records(dir.path(), "records.jsonl", 3, 3);
     for (name, extra, told) in
         [("a", &[][..], false), ("b", &["--log-private"], true), ("c", &["--insecure-seed", "1"], true)]
     {
@@ -486,7 +451,7 @@ fn how_long_a_private_run_took_is_told_only_where_logs_are() {
 #[test]
 fn the_bits_of_a_noisy_scalar_tell_no_more_than_its_place_on_the_grid() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path()), dir.path().join("tuned"));
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
     ok(run(train(&data, &out, &["--release", "gaussian", "--dither", "1.5", "--clip", "2"])));
     let text = std::fs::read_to_string(out.join("transcript.json")).unwrap();
     let transcript: Value = serde_json::from_str(&text).unwrap();

@@ -1,19 +1,12 @@
 //! `ferret train` by the methods with whole updates: the binary end to end, its statements, its key, stopping and resuming.
 
 use crate::common::Random;
+use crate::io_support::{TINY, verb};
 use ferret::model::{Layout, checkpoint};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
-
-fn ferret(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
-}
-
-fn tiny() -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny").to_str().unwrap().to_owned()
-}
 
 /// Records of tokens with something to learn.
 fn records(dir: &Path, count: usize) -> PathBuf {
@@ -35,7 +28,7 @@ fn some_records(dir: &Path, name: &str, count: usize, seed: u64) -> PathBuf {
 /// Arguments for a run into `out`, with others after them.
 fn args(data: &Path, out: &Path, method: &str, more: &str) -> Vec<String> {
     let mut all: Vec<String> =
-        ["train", "-e1", "--method", method, "--model", &tiny(), "--data", data.to_str().unwrap(), "--json"]
+        ["train", "-e1", "--method", method, "--model", TINY, "--data", data.to_str().unwrap(), "--json"]
             .map(String::from)
             .to_vec();
     all.extend(["--out".into(), out.to_str().unwrap().into()]);
@@ -45,7 +38,7 @@ fn args(data: &Path, out: &Path, method: &str, more: &str) -> Vec<String> {
 
 fn train(data: &Path, out: &Path, method: &str, more: &str) -> Output {
     let args = args(data, out, method, more);
-    ferret(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    verb(&args.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 fn trained(data: &Path, out: &Path, method: &str, more: &str) -> Value {
@@ -70,7 +63,7 @@ fn every_method_trains_states_and_leaves_a_model() {
     let data = records(dir.path(), 30);
     let held_out = some_records(dir.path(), "held-out.jsonl", 20, 6);
     let eval = format!("--epochs 2 --batch 6 --eval-data {}", held_out.to_str().unwrap());
-    let layout = Layout::new(&checkpoint::read_config(&tiny()).unwrap());
+    let layout = Layout::new(&checkpoint::read_config(TINY).unwrap());
     let scalars = layout.scalars();
     let norms: usize = layout.specs().iter().map(|s| s.len().div_ceil(512)).sum();
     for (method, more, private, bits) in [
@@ -111,7 +104,7 @@ fn every_method_trains_states_and_leaves_a_model() {
         }
         // The tuned model loads, and nothing of the run's state is left.
         let model = out.to_str().unwrap();
-        let again = ferret(&["eval", "--model", model, "--data", held_out.to_str().unwrap(), "--json"]);
+        let again = verb(&["eval", "--model", model, "--data", held_out.to_str().unwrap(), "--json"]);
         let again: Value = serde_json::from_slice(&again.stdout).unwrap();
         let (a, b) = (again["loss"].as_f64().unwrap(), summary["eval_after"]["loss"].as_f64().unwrap());
         assert!((a - b).abs() < 1e-9 && summary["eval_before"]["loss"] != summary["eval_after"]["loss"]);

@@ -1,49 +1,18 @@
 //! `ferret train --method ferret-k`, `replay`, `verify` and `audit` as their users run them, killed runs included.
 
 use crate::common::Random;
+use crate::io_support::{TINY, ok, records, says, verb};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
-
-fn base() -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny").to_str().unwrap().to_owned()
-}
-
-fn records(dir: &Path, name: &str, stride: usize) -> PathBuf {
-    let mut random = Random::new(stride as u64);
-    let lines: Vec<String> = (0..200)
-        .map(|_| {
-            let (first, len) = (random.below(100), 2 + random.below(20));
-            json!({"tokens": (0..len).map(|i| (first + stride * i) % 101).collect::<Vec<_>>()}).to_string()
-        })
-        .collect();
-    let path = dir.join(name);
-    std::fs::write(&path, lines.join("\n")).unwrap();
-    path
-}
 
 fn train(method: &str, data: &Path, out: &Path, extra: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
-    command.args(["train", "-e1", "--method", method, "--model", &base(), "--data", data.to_str().unwrap()]);
+    command.args(["train", "-e1", "--method", method, "--model", TINY, "--data", data.to_str().unwrap()]);
     command.args(["--out", out.to_str().unwrap(), "--epochs", "2", "--batch", "10", "--threads", "1", "--json"]);
     command.args(extra);
     command
-}
-
-fn ok(output: Output) -> Value {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
-fn says(output: &Output, sentence: &str) {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && stderr.contains(sentence), "expected {sentence:?}: {stderr}");
-    assert!(!stderr.contains("panicked"), "{stderr}");
-}
-
-fn ferret(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
 }
 
 fn json_of(path: &Path) -> Value {
@@ -53,7 +22,7 @@ fn json_of(path: &Path) -> Value {
 #[test]
 fn a_run_is_its_transcript_and_promises_what_dpsgd_promises() {
     let dir = tempfile::tempdir().unwrap();
-    let data = records(dir.path(), "records.jsonl", 3);
+    let data = records(dir.path(), "records.jsonl", 3, 3);
     let dpsgd = dir.path().join("dpsgd");
     ok(train("dpsgd", &data, &dpsgd, &["--noise-multiplier", "1.3"]).output().unwrap());
     let eps = |dir: &Path| -> Vec<Value> {
@@ -86,12 +55,12 @@ fn a_run_is_its_transcript_and_promises_what_dpsgd_promises() {
         assert_eq!(summary["private"], true);
         let file = out.join("transcript.json");
         let replayed =
-            ["replay", "--base", &base(), "--transcript", file.to_str().unwrap(), "--out", again.to_str().unwrap()];
-        assert!(ferret(&replayed).status.success());
+            ["replay", "--base", TINY, "--transcript", file.to_str().unwrap(), "--out", again.to_str().unwrap()];
+        assert!(verb(&replayed).status.success());
         for name in ["model.safetensors", "config.json", "transcript.json"] {
             assert_eq!(std::fs::read(out.join(name)).unwrap(), std::fs::read(again.join(name)).unwrap(), "{name}");
         }
-        let verified = ok(ferret(&["verify", out.to_str().unwrap(), "--base", &base(), "--json"]));
+        let verified = ok(verb(&["verify", out.to_str().unwrap(), "--base", TINY, "--json"]));
         assert_eq!(
             (&verified["verified"], &verified["replayed"], verified["releases"].as_u64()),
             (&json!(true), &json!(true), released)
@@ -110,18 +79,18 @@ fn a_run_is_its_transcript_and_promises_what_dpsgd_promises() {
     let less = text.replace("\"numbers\": 256", "\"numbers\": 255");
     assert_ne!(less, text);
     std::fs::write(&path, less).unwrap();
-    says(&ferret(&["verify", out.to_str().unwrap(), "--base", &base()]), "is not the statement of this run");
+    says(&verb(&["verify", out.to_str().unwrap(), "--base", TINY]), "is not the statement of this run");
     std::fs::write(&path, text).unwrap();
     let mut bytes = std::fs::read(out.join("model.safetensors")).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(out.join("model.safetensors"), bytes).unwrap();
-    says(&ferret(&["verify", out.to_str().unwrap(), "--base", &base()]), "differs in 1 of");
+    says(&verb(&["verify", out.to_str().unwrap(), "--base", TINY]), "differs in 1 of");
 }
 
 #[test]
 fn a_budget_finds_the_noise_and_idle_steps_spend_none_of_it() {
     let dir = tempfile::tempdir().unwrap();
-    let data = records(dir.path(), "records.jsonl", 3);
+    let data = records(dir.path(), "records.jsonl", 3, 3);
     let (all, some) = (dir.path().join("all"), dir.path().join("some"));
     let budget = ["--dp-epsilon", "2", "--delta", "1e-5"];
     let whole = ok(train("ferret-k", &data, &all, &budget).output().unwrap());
@@ -134,13 +103,13 @@ fn a_budget_finds_the_noise_and_idle_steps_spend_none_of_it() {
     let steps = |summary: &Value| summary["computed_steps"].as_u64().unwrap();
     assert!(steps(&whole) == 40 && (8..33).contains(&steps(&idle)));
     assert_eq!(std::fs::read_to_string(some.join("log.jsonl")).unwrap().lines().count() as u64, steps(&idle));
-    assert!(ferret(&["verify", some.to_str().unwrap(), "--base", &base()]).status.success());
+    assert!(verb(&["verify", some.to_str().unwrap(), "--base", TINY]).status.success());
 }
 
 #[test]
 fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, whole) = (records(dir.path(), "records.jsonl", 3), dir.path().join("whole"));
+    let (data, whole) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("whole"));
     let fixed =
         ["--noise-multiplier", "1", "--insecure-seed", "1", "--checkpoint-every", "1", "--bits-per-step", "128"];
     let clock = Instant::now();
@@ -162,7 +131,7 @@ fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
         killed += usize::from(!child.wait().unwrap().success());
         let finished = out.join("privacy.json").exists() && !out.join("state/told.json").exists();
         let again = match i % 2 == 1 && out.join("state/told.json").exists() {
-            true => ferret(&["train", "--resume", out.to_str().unwrap()]),
+            true => verb(&["train", "--resume", out.to_str().unwrap()]),
             false => train("ferret-k", &data, &out, &[&fixed[..], &["--resume"]].concat()).output().unwrap(),
         };
         if finished && out.join("transcript.json").exists() {
@@ -185,20 +154,12 @@ fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
 #[test]
 fn an_audit_with_shadow_models_reads_the_transcript() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, others) = (records(dir.path(), "records.jsonl", 3), records(dir.path(), "others.jsonl", 5));
+    let (data, others) = (records(dir.path(), "records.jsonl", 3, 3), records(dir.path(), "others.jsonl", 5, 5));
     let (out, cache) = (dir.path().join("tuned"), dir.path().join("shadows"));
     ok(train("ferret-k", &data, &out, &["--noise-multiplier", "1", "--bits-per-step", "16"]).output().unwrap());
     let audit = |extra: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
-        command.args([
-            "audit",
-            "--base",
-            &base(),
-            "--tuned",
-            out.to_str().unwrap(),
-            "--members",
-            data.to_str().unwrap(),
-        ]);
+        command.args(["audit", "--base", TINY, "--tuned", out.to_str().unwrap(), "--members", data.to_str().unwrap()]);
         command.args(["--nonmembers", others.to_str().unwrap(), "--json", "--quiet"]).args(extra);
         ok(command.output().unwrap())
     };
@@ -214,7 +175,7 @@ fn an_audit_with_shadow_models_reads_the_transcript() {
 #[test]
 fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, out) = (records(dir.path(), "records.jsonl", 3), dir.path().join("tuned"));
+    let (data, out) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("tuned"));
     let noise = ["--noise-multiplier", "1"];
     for (extra, sentence) in [
         (&[][..], "needs --dp-epsilon"),

@@ -1,5 +1,6 @@
 //! `ferret verify`: what is believed of a trained checkpoint, and what is not.
 
+use crate::io_support::{tiny as base, verb};
 use ferret::method::dense::Record;
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::{Transcript, replay};
@@ -8,18 +9,9 @@ use ferret::privacy::Statement;
 use ferret::privacy::statement::AUDITED;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-fn base() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gpt2_tiny")
-}
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/1").join(name)
-}
-
-fn ferret(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).output().unwrap()
 }
 
 fn at(path: &Path) -> &str {
@@ -37,7 +29,7 @@ fn train(home: &Path, name: &str, extra: &[&str]) -> PathBuf {
     let mut args = vec!["train", "-e1", "--model", at(&base), "--data", at(&data), "--out", at(&out)];
     args.extend(["--batch", "6", "--epochs", "3", "--learning-rate", "1e-3", "--threads", "1", "--quiet"]);
     args.extend(extra);
-    let output = ferret(&args);
+    let output = verb(&args);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     out
 }
@@ -47,7 +39,7 @@ const RR: [&str; 8] = ["--method", "ferret-max", "--epsilon", "20", "--release",
 const DPSGD: [&str; 6] = ["--method", "dpsgd", "--noise-multiplier", "0.9", "--max-steps", "20"];
 
 fn verify_against(dir: &Path, base: &Path) -> Result<Value, String> {
-    let output = ferret(&["verify", at(dir), "--base", at(base), "--quiet", "--json"]);
+    let output = verb(&["verify", at(dir), "--base", at(base), "--quiet", "--json"]);
     if output.status.success() {
         return Ok(serde_json::from_slice(&output.stdout).unwrap());
     }
@@ -338,7 +330,7 @@ fn an_audit_refuses_the_statement_of_another_run() {
             "--nonmembers",
             at(&others),
         ];
-        ferret(&args)
+        verb(&args)
     };
     let output = audit(&one);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -385,7 +377,7 @@ fn a_statement_of_version_1_is_checked_by_its_own_rules() {
 fn what_no_one_can_check_is_printed() {
     let home = tempfile::tempdir().unwrap();
     let dir = train(home.path(), "run", &RR);
-    let output = ferret(&["verify", at(&dir), "--base", at(&base()), "--quiet"]);
+    let output = verb(&["verify", at(&dir), "--base", at(&base()), "--quiet"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     for sentence in [
         "what no one can check afterwards",

@@ -46,13 +46,21 @@ fn every_struct_of_parameters_is_the_shaders_own() {
                 let kind = match module.types[m.ty].inner {
                     naga::TypeInner::Scalar(naga::Scalar::U32) => "u32",
                     naga::TypeInner::Scalar(naga::Scalar::F32) => "f32",
+                    naga::TypeInner::Array { stride: 16, .. } => "Stream",
                     ref other => panic!("{name}: {:?} is {other:?}", m.name),
                 };
                 (m.name.clone().unwrap(), kind, m.offset)
             })
             .collect();
-        let want: Vec<(String, &str, u32)> =
-            fields.iter().zip(0..).map(|(&(field, ty), i)| (field.to_owned(), ty, 4 * i)).collect();
+        let mut offset = 0;
+        let want: Vec<(String, &str, u32)> = fields
+            .iter()
+            .map(|&(field, ty)| {
+                let at = offset;
+                offset += if ty == "Stream" { 48 } else { 4 };
+                (field.to_owned(), ty, at)
+            })
+            .collect();
         assert_eq!(found, want, "{name}");
         seen.insert(file);
     }

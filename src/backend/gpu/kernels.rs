@@ -91,6 +91,7 @@ const COMMON: &str = include_str!("../../../shaders/common.wgsl");
 const WORKGROUP: &str = include_str!("../../../shaders/workgroup.wgsl");
 const CHACHA: &str = include_str!("../../../shaders/chacha.wgsl");
 const CURVE: &str = include_str!("../../../shaders/curve.wgsl");
+const ELEMENTWISE: &str = include_str!("../../../shaders/elementwise.wgsl");
 const ATTENTION_TILES: &str = include_str!("../../../shaders/attention_tiles.wgsl");
 
 impl Kernel {
@@ -109,7 +110,9 @@ impl Kernel {
     fn shared(&self) -> &'static [&'static str] {
         match self.file {
             "norm" | "rms_norm" | "cross_entropy" | "token_stats" | "reduce" | "sample_norm" => &[WORKGROUP],
-            "activation" | "gated" => &[CURVE],
+            "activation" => &[CURVE, ELEMENTWISE],
+            "gated" => &[CURVE],
+            "residual" => &[ELEMENTWISE],
             "attention" => &[ATTENTION_TILES],
             "compress" => &[WORKGROUP, CHACHA],
             "direction" | "sketch" => &[CHACHA],

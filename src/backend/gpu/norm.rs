@@ -12,23 +12,31 @@ fn work(rows: &Range<usize>, x: &Tensor, each: f64) -> f64 {
     each * (rows.len() * x.cols) as f64
 }
 
+/// What all three of the layer norm's shaders are told.
+fn layer_params(rows: &Range<usize>, x: &Tensor, gain: &Tensor, stats: &Tensor) -> params::Norm {
+    let from = x.window(rows.clone());
+    params::Norm {
+        rows: rows.len() as u32,
+        cols: x.cols as u32,
+        line: from.line / 4,
+        start_x: from.start,
+        start_stats: stats.window(rows.clone()).start,
+        start_gain: gain.whole().start,
+        ..Default::default()
+    }
+}
+
 pub(super) fn layer(c: &Context, x: &Tensor, (gain, bias): (&Tensor, &Tensor), eps: f64, y: &Tensor, stats: &Tensor) {
     for rows in c.blocks(0..x.rows, &[x.cols]) {
-        let (from, to, stats) = (x.window(rows.clone()), y.window(rows.clone()), stats.window(rows.clone()));
-        let (gain, bias) = (gain.whole(), bias.whole());
+        let (bias, to) = (bias.whole(), y.window(rows.clone()));
         let params = params::Norm {
-            rows: rows.len() as u32,
-            cols: x.cols as u32,
-            line: from.line / 4,
             eps: eps as f32,
-            start_x: from.start,
-            start_stats: stats.start,
-            start_gain: gain.start,
             start_bias: bias.start,
             start_y: to.start,
-            ..Default::default()
+            ..layer_params(&rows, x, gain, stats)
         };
-        let args = [Arg::Rows(from), Arg::Rows(gain), Arg::Rows(bias), Arg::Rows(to), Arg::Rows(stats)];
+        let (from, stats) = (x.window(rows.clone()), stats.window(rows.clone()));
+        let args = [Arg::Rows(from), Arg::Rows(gain.whole()), Arg::Rows(bias), Arg::Rows(to), Arg::Rows(stats)];
         c.run(&kernels::NORM, &[], &args, &params, rows.len(), work(&rows, x, 8.0));
     }
 }
@@ -43,21 +51,15 @@ pub(super) fn layer_backward(
     dx: &Tensor,
 ) {
     for rows in c.blocks(0..x.rows, &[x.cols]) {
-        let (from, grad, to) = (x.window(rows.clone()), dy.window(rows.clone()), dx.window(rows.clone()));
-        let (stats, gain) = (stats.window(rows.clone()), gain.whole());
+        let (grad, to) = (dy.window(rows.clone()), dx.window(rows.clone()));
         let params = params::Norm {
-            rows: rows.len() as u32,
-            cols: x.cols as u32,
-            line: from.line / 4,
-            start_x: from.start,
-            start_stats: stats.start,
-            start_gain: gain.start,
             start_y: grad.start,
             start_dx: to.start,
             flags: dgain as u32,
-            ..Default::default()
+            ..layer_params(&rows, x, gain, stats)
         };
-        let args = [Arg::Rows(from), Arg::Rows(gain), Arg::Rows(stats), Arg::Rows(grad), Arg::Rows(to)];
+        let (from, stats) = (x.window(rows.clone()), stats.window(rows.clone()));
+        let args = [Arg::Rows(from), Arg::Rows(gain.whole()), Arg::Rows(stats), Arg::Rows(grad), Arg::Rows(to)];
         c.run(&kernels::NORM_BACKWARD, &[], &args, &params, rows.len(), work(&rows, x, 14.0));
     }
 }
@@ -71,24 +73,17 @@ pub(super) fn layer_jvp(
     y_dot: &Tensor,
 ) {
     for rows in c.blocks(0..x.rows, &[x.cols]) {
-        let (from, tangent, to) = (x.window(rows.clone()), x_dot.window(rows.clone()), y_dot.window(rows.clone()));
-        let (stats, gain) = (stats.window(rows.clone()), gain.whole());
+        let (tangent, to) = (x_dot.window(rows.clone()), y_dot.window(rows.clone()));
         let params = params::Norm {
-            rows: rows.len() as u32,
-            cols: x.cols as u32,
-            line: from.line / 4,
-            start_x: from.start,
-            start_stats: stats.start,
-            start_gain: gain.start,
             start_y: to.start,
             start_dx: tangent.start,
             flags: gain_dot.is_some() as u32 | (bias_dot.is_some() as u32) << 1,
-            ..Default::default()
+            ..layer_params(&rows, x, gain, stats)
         };
         let args = [
-            Arg::Rows(from),
-            Arg::Rows(gain),
-            Arg::Rows(stats),
+            Arg::Rows(x.window(rows.clone())),
+            Arg::Rows(gain.whole()),
+            Arg::Rows(stats.window(rows.clone())),
             Arg::Rows(tangent),
             gain_dot.map_or(Arg::Nothing, |t| Arg::Rows(t.whole())),
             bias_dot.map_or(Arg::Nothing, |t| Arg::Rows(t.whole())),

@@ -8,6 +8,9 @@ pub(super) trait Params: bytemuck::Pod {
     }
 }
 
+/// A public stream as chacha.wgsl reads it, `array<vec4<u32>, 3>`.
+pub(super) type Stream = [u32; 12];
+
 macro_rules! params {
     ($($($file:literal)+ => $name:ident { $($field:ident: $ty:ident),* $(,)? })*) => {
         $(
@@ -72,16 +75,15 @@ params! {
     }
     "token_stats" => TokenStats { rows: u32, cols: u32, line: u32, start_logits: u32, start_stats: u32, first: u32 }
     "direction" => Direction {
-        key0: u32, key1: u32, key2: u32, key3: u32, key4: u32, key5: u32, key6: u32, key7: u32, group: u32, step: u32,
-        block_low: u32, block_high: u32, skip: u32, count: u32, cols: u32, line: u32, start: u32, scale: f32, blocks: u32,
+        stream: Stream, block_low: u32, block_high: u32, skip: u32, count: u32, cols: u32, line: u32, start: u32,
+        scale: f32, blocks: u32,
     }
     "update" => Update {
         start_w: u32, start_m: u32, start_v: u32, start_g: u32, count: u32, steps: u32, scale: f32,
         decay: f32, rate: f32, correction: f32, keep_m: f32, take_m: f32, keep_v: f32, take_v: f32, eps: f32,
     }
     "compress" => Compress {
-        key0: u32, key1: u32, key2: u32, key3: u32, key4: u32, key5: u32, key6: u32, key7: u32, group: u32, step: u32,
-        rows: u32, cols: u32, line: u32, start_x: u32, start_memory: u32, start_total: u32, before: u32, count: u32,
+        stream: Stream, rows: u32, cols: u32, line: u32, start_x: u32, start_memory: u32, start_total: u32, before: u32, count: u32,
         levels: f32, share: f32, remembers: u32,
     }
     "clip" => Clip {
@@ -92,8 +94,7 @@ params! {
         line_c: u32, start_out: u32, parts: u32, floor_a: f32, floor_b: f32, up: f32,
     }
     "sketch" => Sketch {
-        key0: u32, key1: u32, key2: u32, key3: u32, key4: u32, key5: u32, key6: u32, key7: u32, group: u32, step: u32,
-        block_low: u32, block_high: u32, skip: u32, blocks: u32, rows: u32, cols: u32, k: u32, side: u32,
+        stream: Stream, block_low: u32, block_high: u32, skip: u32, blocks: u32, rows: u32, cols: u32, k: u32, side: u32,
         start_x: u32, line_x: u32, start_out: u32, line_out: u32,
     }
     "activation" "residual" => Elementwise { start_x: u32, start_y: u32, count: u32, line: u32 }

@@ -196,24 +196,8 @@ fn about(stream: &DirectionStream, out: &Tensor) -> (u32, usize, params::Directi
         Direction::Sphere => (0, 16),
         Direction::Rademacher => (1, 512),
     };
-    let (step, group) = words.step_and_group();
-    let [key0, key1, key2, key3, key4, key5, key6, key7] = words.key();
     let cols = out.cols as u32;
-    let told = params::Direction {
-        key0,
-        key1,
-        key2,
-        key3,
-        key4,
-        key5,
-        key6,
-        key7,
-        group,
-        step,
-        cols,
-        scale,
-        ..Default::default()
-    };
+    let told = params::Direction { stream: words.input(), cols, scale, ..Default::default() };
     (kind, per_block, told)
 }
 

@@ -111,24 +111,13 @@ pub(super) fn pull(c: &Context, rows: &[u32], columns: &[u32], side: usize, numb
 
 /// The same where elements from `first` on have words of their own.
 pub(super) fn pull_count(c: &Context, stream: &PublicStream, first: usize, numbers: &[u32], out: &Tensor) {
-    let [key0, key1, key2, key3, key4, key5, key6, key7] = stream.key();
-    let (step, group) = stream.step_and_group();
     for own in c.blocks(0..out.rows, &[out.cols]) {
         let (to, count) = (out.window(own.clone()), own.len() * out.cols);
         let word = COUNTS + (first + own.start * out.cols) as u64;
         let (block, skip) = (word / 16, word % 16);
         let blocks = (skip as usize + count).div_ceil(16);
         let params = Sketch {
-            key0,
-            key1,
-            key2,
-            key3,
-            key4,
-            key5,
-            key6,
-            key7,
-            group,
-            step,
+            stream: stream.input(),
             block_low: block as u32,
             block_high: (block >> 32) as u32,
             skip: skip as u32,

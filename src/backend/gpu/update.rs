@@ -133,21 +133,10 @@ struct Part<'a> {
 
 impl Part<'_> {
     fn params(&self) -> Compress {
-        let (step, group) = self.stream.step_and_group();
         let (x, cols) = (self.x.window(self.rows.clone()), self.x.cols);
         let all = (self.x.rows * cols).max(1);
-        let [key0, key1, key2, key3, key4, key5, key6, key7] = self.stream.key();
         Compress {
-            key0,
-            key1,
-            key2,
-            key3,
-            key4,
-            key5,
-            key6,
-            key7,
-            group,
-            step,
+            stream: self.stream.input(),
             rows: self.rows.len() as u32,
             cols: cols as u32,
             line: x.line,

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// What the first rank has of a shadow model whose scores it does not have.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub(super) enum Found {
+pub(super) enum Entry {
     /// Nothing, or a checkpoint, which is too large to send: whoever needs it and has it not trains it.
     Nothing {
         /// Whether it must be trained.
@@ -29,7 +29,7 @@ pub(super) enum Found {
 /// Sent of a trained model, so that it can be kept.
 #[derive(Clone, Copy, PartialEq)]
 #[repr(u8)]
-enum Kept {
+enum Content {
     Nothing = 0,
     Transcript = 1,
     Weights = 2,
@@ -41,22 +41,22 @@ impl Store {
     }
 
     /// What is there under `key`.
-    pub(super) fn find(&self, key: &str) -> Result<Found> {
+    pub(super) fn find(&self, key: &str) -> Result<Entry> {
         Ok(match self.paths(key) {
-            Some((run, _)) if run.is_file() => Found::Transcript(fsio::read_text(&run)?),
-            Some((_, model)) => Found::Nothing { fresh: !model.is_dir() },
-            None => Found::Nothing { fresh: true },
+            Some((run, _)) if run.is_file() => Entry::Transcript(fsio::read_text(&run)?),
+            Some((_, model)) => Entry::Nothing { fresh: !model.is_dir() },
+            None => Entry::Nothing { fresh: true },
         })
     }
 
     /// What to send of a model that was trained here, for the store of the first rank; `scores` come first.
     pub(super) fn parcel(&self, scores: &[f64], shadow: Option<&Shadow>) -> Result<Vec<u8>> {
         let (kept, rest) = match shadow {
-            Some(Shadow { record: Some(record), .. }) => (Kept::Transcript, record.to_json()?.into_bytes()),
+            Some(Shadow { record: Some(record), .. }) => (Content::Transcript, record.to_json()?.into_bytes()),
             Some(Shadow { record: None, weights }) if self.whole => {
-                (Kept::Weights, weights.tensors.iter().flatten().flat_map(|x| x.to_le_bytes()).collect())
+                (Content::Weights, weights.tensors.iter().flatten().flat_map(|x| x.to_le_bytes()).collect())
             }
-            _ => (Kept::Nothing, Vec::new()),
+            _ => (Content::Nothing, Vec::new()),
         };
         let scores = scores.iter().flat_map(|x| x.to_le_bytes());
         Ok(std::iter::once(kept as u8).chain(scores).chain(rest).collect())
@@ -76,12 +76,12 @@ impl Store {
         let (scores, rest) = rest.split_at_checked(8 * records).ok_or_else(broken)?;
         let scores = scores.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().expect("8 bytes"))).collect();
         let Some((run, model)) = self.paths(key) else { return Ok(scores) };
-        if *kept == Kept::Transcript as u8 && !run.is_file() {
+        if *kept == Content::Transcript as u8 && !run.is_file() {
             let text = std::str::from_utf8(rest).map_err(|_| broken())?;
             Record::from_transcript(text, &run)?;
             fsio::write(&run, text.as_bytes())?;
         }
-        if *kept == Kept::Weights as u8 && !model.is_dir() {
+        if *kept == Content::Weights as u8 && !model.is_dir() {
             save(&model, base, method, rest)?;
         }
         Ok(scores)
@@ -151,7 +151,7 @@ mod tests {
             assert_eq!(first.find(&key).unwrap(), one.find(&key).unwrap());
             let (there, fresh) = first.get(Cpu::<f32>::new(), task(), || Ok(())).unwrap();
             assert_eq!((there.tensors == weights.tensors, fresh), (true, name == "nonprivate" && !whole));
-            if let Found::Transcript(text) = first.find(&key).unwrap() {
+            if let Entry::Transcript(text) = first.find(&key).unwrap() {
                 assert!(rebuild(&text, task()).unwrap().tensors == weights.tensors);
             }
             for broken in

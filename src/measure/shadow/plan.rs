@@ -1,6 +1,6 @@
 //! Which shadow models an audit compares with: who is trained on what, and what they say.
 
-use super::elsewhere::{Found, rebuild};
+use super::elsewhere::{Entry, rebuild};
 use super::{Changes, Known, Method, Shadow, Store, Task, halves, subsets, train_shadow};
 use crate::audit::stats::Seeded;
 use crate::backend::{Backend, Device, Job};
@@ -174,7 +174,7 @@ impl Plan {
             if kept.is_empty() {
                 found.push((
                     shadow,
-                    if ranks.is_first() { self.store.find(&key)? } else { Found::Nothing { fresh: true } },
+                    if ranks.is_first() { self.store.find(&key)? } else { Entry::Nothing { fresh: true } },
                 ));
             } else {
                 progress.advance(1)?;
@@ -182,9 +182,9 @@ impl Plan {
             scored.push(kept);
         }
         let told = broadcast(ranks, "shadow models that are kept", &serde_json::to_vec(&found).expect("strings"))?;
-        let found: Vec<(usize, Found)> = serde_json::from_slice(&told)
+        let found: Vec<(usize, Entry)> = serde_json::from_slice(&told)
             .map_err(|e| Error::Rank(format!("the first rank told of no shadow models ({e})")))?;
-        let fresh = found.iter().filter(|f| f.1 == Found::Nothing { fresh: true }).count();
+        let fresh = found.iter().filter(|f| f.1 == Entry::Nothing { fresh: true }).count();
         let work = |at: usize, halted: Halted| {
             let (shadow, found) = &found[at];
             let go_on = || match halted() {
@@ -200,8 +200,8 @@ impl Plan {
                 _ if ranks.is_first() => {
                     (device.run(Train { store: &self.store, task, go_on: &go_on }, progress)?.0, None)
                 }
-                Found::Transcript(text) => (rebuild(text, task)?, None),
-                Found::Nothing { .. } => {
+                Entry::Transcript(text) => (rebuild(text, task)?, None),
+                Entry::Nothing { .. } => {
                     let Shadow { weights, record } = device.run(Fresh { task, go_on: &go_on }, progress)?;
                     (weights, Some(record))
                 }

@@ -4,16 +4,14 @@ use super::compress;
 use crate::error::{Error, Result};
 use crate::grad::{ClipFunction, Clipping, Partition};
 use crate::method::Tune;
-use crate::method::common::{Common, Stored, told};
+use crate::method::common::{stored, told};
 use crate::method::groups::{Grouping, Groups};
 use crate::model::layout::Place;
 use crate::model::{Adapter, Layout, ParamId};
 use crate::optim::{Route, Schedule};
 use crate::privacy::Event;
 use crate::privacy::Sampler;
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 /// What is done to the gradient before it leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -234,6 +232,9 @@ impl Privacy {
     }
 }
 
+told!(Settings);
+stored!(Settings, sampling_rate);
+
 impl Settings {
     /// What `steps` steps of the run release, for accountants; none where nothing can be promised.
     pub fn event(&self, steps: u32) -> Option<Event> {
@@ -243,21 +244,6 @@ impl Settings {
             sampling_rate: self.sampling_rate(),
             steps: steps.into(),
         })
-    }
-
-    /// What every method is told.
-    pub fn common(&self) -> Common {
-        told!(self)
-    }
-
-    /// Steps T that the run was planned for.
-    pub fn steps(&self) -> u32 {
-        self.common().steps()
-    }
-
-    /// s = B / N.
-    pub fn sampling_rate(&self) -> f64 {
-        self.common().sampling_rate()
     }
 
     /// Whether the settings make sense and agree with each other.
@@ -272,23 +258,6 @@ impl Settings {
             Method::Dpsgd(p) | Method::DpSignsgd(p) => p.check(),
             _ => Ok(()),
         }
-    }
-}
-
-impl Serialize for Settings {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, to)
-    }
-}
-
-impl<'de> Deserialize<'de> for Settings {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let mut value = Value::deserialize(from)?;
-        let stored = Stored::take(&mut value);
-        let mut settings = Self::deserialize(value).map_err(D::Error::custom)?;
-        settings.steps = settings.steps.filter(|&t| t != Self { steps: None, ..settings.clone() }.steps());
-        stored.agrees(&[("sampling_rate", settings.sampling_rate())]).map_err(D::Error::custom)?;
-        Ok(settings)
     }
 }
 

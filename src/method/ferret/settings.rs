@@ -3,15 +3,13 @@
 use super::Cuts;
 use crate::error::{Error, Result};
 use crate::method::Tune;
-use crate::method::common::{Common, Stored, told};
+use crate::method::common::{stored, told};
 use crate::model::Adapter;
 use crate::optim::{Route, Schedule, Silent};
 use crate::privacy::Sampler;
 use crate::privacy::mi::Accounting;
 use crate::rng::{Direction, Mask, count_fires, plan_fires};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 
 /// How the fires are drawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,6 +147,9 @@ const MOST_SLOTS: u64 = 10_000_000_000;
 /// Fires that the exact mask draws, which are held in memory while it does: far above any run as well.
 const MOST_DRAWN: u64 = 1 << 24;
 
+told!(Settings);
+stored!(Settings, sampling_rate, p);
+
 impl Settings {
     /// The paper's: bits through AdamW, idle steps with a zero gradient, directions on the sphere, Poisson batches of 50, Bernoulli masks. Sizes and
     /// budget are the caller's to fill in.
@@ -180,21 +181,6 @@ impl Settings {
             micro_batch: usual_micro_batch(),
             seed: 0,
         }
-    }
-
-    /// What every method is told.
-    pub fn common(&self) -> Common {
-        told!(self)
-    }
-
-    /// Steps T that the run was planned for.
-    pub fn steps(&self) -> u32 {
-        self.common().steps()
-    }
-
-    /// s = B / N.
-    pub fn sampling_rate(&self) -> f64 {
-        self.common().sampling_rate()
     }
 
     /// The mask that these settings name.
@@ -286,23 +272,6 @@ impl Settings {
 
 fn usual_micro_batch() -> u32 {
     8
-}
-
-impl Serialize for Settings {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        Self::serialize(self, to)
-    }
-}
-
-impl<'de> Deserialize<'de> for Settings {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let mut value = Value::deserialize(from)?;
-        let stored = Stored::take(&mut value);
-        let mut settings = Self::deserialize(value).map_err(D::Error::custom)?;
-        settings.steps = settings.steps.filter(|&t| t != Self { steps: None, ..settings.clone() }.steps());
-        stored.agrees(&[("sampling_rate", settings.sampling_rate()), ("p", settings.p())]).map_err(D::Error::custom)?;
-        Ok(settings)
-    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@
 use super::settings::{Payload, Release, Settings};
 use crate::error::{Error, Result};
 use crate::hash::sha256;
+use crate::method::transcript::{self, head};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
@@ -58,20 +59,8 @@ impl Releases {
     }
 }
 
-/// A run: what it started from, what it was told, what it released.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Transcript {
-    /// SHA-256 of the base model's tensors, in lower-case hexadecimal.
-    pub base_sha256: String,
-    /// SHA-256 of the tuned model's tensors; none while the run is unfinished.
-    pub tuned_sha256: Option<String>,
-    /// What the run was told.
-    pub settings: Settings,
-    /// How many of the settings' steps were made.
-    pub steps_run: u32,
-    /// What it released.
-    pub releases: Releases,
-}
+/// A run of FERRET.
+pub type Transcript = transcript::Transcript<Settings, Releases>;
 
 /// The file, field by field.
 #[derive(Clone, Serialize, Deserialize)]
@@ -104,35 +93,6 @@ impl File {
     }
 }
 
-/// Refuse hashes of a transcript that are none.
-pub(in crate::method) fn check_hashes(base: &str, tuned: Option<&str>) -> Result<()> {
-    let is_sha256 = |text: &str| text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    for (name, hash) in [("base_sha256", Some(base)), ("tuned_sha256", tuned)] {
-        if let Some(hash) = hash.filter(|h| !is_sha256(h)) {
-            return Err(Error::usage(format!("{name} is \"{hash}\", expected 64 hexadecimal digits")));
-        }
-    }
-    Ok(())
-}
-
-/// The JSON of a transcript of `format`, in one of the versions up to `newest`. The version is looked at first: a later one may have fields that
-/// this program does not know.
-pub(in crate::method) fn head(text: &str, path: &Path, format: &str, newest: u32) -> Result<Value> {
-    let refuse = |what: String| Err(Error::file(path, what));
-    let head: Value =
-        serde_json::from_str(text).map_err(|e| Error::file(path, format!("is no JSON ({e}): was it cut short?")))?;
-    if head["format"] != format {
-        return refuse(format!("is no transcript: its format is {}, expected \"{format}\"", head["format"]));
-    }
-    if !head["version"].as_u64().is_some_and(|v| (1..=u64::from(newest)).contains(&v)) {
-        return refuse(format!(
-            "has version {}, this program reads versions up to {newest}: use the one that wrote it, or a later one",
-            head["version"]
-        ));
-    }
-    Ok(head)
-}
-
 /// Steps of the grid from 0 to C on which noisy scalars are released.
 pub const GRID: f64 = 1024.0;
 
@@ -151,7 +111,7 @@ impl Transcript {
     /// Whether the parts agree: settings with each other, releases with the fires that the seed draws.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::usage(what));
-        check_hashes(&self.base_sha256, self.tuned_sha256.as_deref())?;
+        self.check_hashes()?;
         self.settings.check()?;
         if self.steps_run > self.settings.steps() {
             return refuse(format!("{} steps were run of {} planned", self.steps_run, self.settings.steps()));

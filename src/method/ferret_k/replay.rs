@@ -115,11 +115,7 @@ pub(super) fn follow<T: Scalars>(
 pub fn replay<T: Scalars>(base: Weights<T>, transcript: &Transcript, progress: impl FnMut(u32)) -> Result<Weights<T>> {
     transcript.check()?;
     let Transcript { settings, releases, steps_run, .. } = transcript;
-    rebuild::checked(base, &transcript.base_sha256, transcript.tuned_sha256.as_deref(), |base| {
-        let base = match &settings.adapter {
-            Some(adapter) => adapter.attach(base, settings.seed)?,
-            None => base,
-        };
+    rebuild::checked(base, transcript, (settings.adapter.as_ref(), settings.seed), |base| {
         follow(base, settings, &transcript.fires(), releases, *steps_run, progress)
     })
 }

@@ -4,7 +4,7 @@ use super::sum::MOST_RECORDS;
 use crate::error::{Error, Result};
 use crate::grad::ClipFunction;
 use crate::method::Tune;
-use crate::method::common::{Common, told};
+use crate::method::common::told;
 use crate::model::Adapter;
 use crate::optim::{Hyper, Route, Schedule, Silent};
 use crate::privacy::Event;
@@ -84,6 +84,8 @@ pub const USUAL_MOMENTUM: f64 = 0.7;
 /// Variance of one record's gradient over the square of the mean gradient: what a plan takes it for.
 const GRADIENT_NOISE: f64 = 3.0;
 
+told!(Settings);
+
 impl Settings {
     /// Signs of a tensor sketch through the direct route with momentum, Poisson batches of 50. Sizes, rate, and k for another noise, are the caller's
     /// to fill in.
@@ -123,24 +125,9 @@ impl Settings {
         1 << enough.ilog2()
     }
 
-    /// What every method is told.
-    pub fn common(&self) -> Common {
-        told!(self)
-    }
-
     /// The numbers of the update rules.
     pub(super) fn hyper(&self) -> Hyper {
         Hyper { momentum: self.momentum, ..Hyper::new(self.learning_rate, self.weight_decay) }
-    }
-
-    /// Steps T that the run was planned for.
-    pub fn steps(&self) -> u32 {
-        self.common().steps()
-    }
-
-    /// s = B / N.
-    pub fn sampling_rate(&self) -> f64 {
-        self.common().sampling_rate()
     }
 
     /// k.

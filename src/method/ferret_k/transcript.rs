@@ -22,7 +22,8 @@ use super::packed::{pack_numbers, pack_signs, unpack_numbers, unpack_signs};
 use super::settings::{Release, Settings};
 use crate::error::{Error, Result};
 use crate::hash::sha256;
-use crate::method::ferret::transcript::{GRID, check_hashes, head};
+use crate::method::ferret::transcript::GRID;
+use crate::method::transcript::{self, head};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
@@ -83,20 +84,8 @@ pub fn on_grid(x: f64) -> i32 {
     (x * GRID).round() as i32
 }
 
-/// A run: what it started from, what it was told, what it released.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Transcript {
-    /// SHA-256 of the base model's tensors, in lower-case hexadecimal.
-    pub base_sha256: String,
-    /// SHA-256 of the tuned model's tensors; none while the run is unfinished.
-    pub tuned_sha256: Option<String>,
-    /// What the run was told.
-    pub settings: Settings,
-    /// How many of the settings' steps were made.
-    pub steps_run: u32,
-    /// What it released.
-    pub releases: Releases,
-}
+/// A run of FERRET-k.
+pub type Transcript = transcript::Transcript<Settings, Releases>;
 
 /// The file, field by field.
 #[derive(Clone, Serialize, Deserialize)]
@@ -131,7 +120,7 @@ impl Transcript {
     /// Whether the parts agree: settings with each other, releases with the steps that the seed draws.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::usage(what));
-        check_hashes(&self.base_sha256, self.tuned_sha256.as_deref())?;
+        self.check_hashes()?;
         self.settings.check()?;
         if self.steps_run > self.settings.steps() {
             return refuse(format!("{} steps were run of {} planned", self.steps_run, self.settings.steps()));

@@ -72,7 +72,10 @@ impl Row {
             Goal::Within { counted, .. } => COUNTED.iter().any(|c| c.0 == method && c.1 == *counted),
             Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. } => method == "dpsgd",
             Goal::FerretK(_) | Goal::FerretKWithin { .. } => method == "ferret-k",
+            Goal::DpSignsgd { .. } => method == "dp-signsgd",
             Goal::Nonprivate => method == "nonprivate",
+            Goal::Signsgd => method == "signsgd",
+            Goal::Qsgd => method == "qsgd",
         }
     }
 
@@ -83,7 +86,7 @@ impl Row {
                 Release::Rr { eps } | Release::Gaussian { eps } => Some(eps),
             },
             Goal::FerretK(sketches) => Some(sketches.eps),
-            Goal::Dpsgd { eps } => Some(*eps),
+            Goal::Dpsgd { eps } | Goal::DpSignsgd { eps } => Some(*eps),
             Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } | Goal::FerretKWithin { nats } => Some(*nats),
             _ => self.steps_of.as_ref().map(|reading| reading.nats),
         }
@@ -123,7 +126,10 @@ impl Grid {
                         let private = budget.is_finite();
                         let (name, method, centre) = match method.as_str() {
                             "nonprivate" if !private => ("non-private".to_owned(), Goal::Nonprivate, 1e-3),
+                            "signsgd" if !private => ("signSGD".to_owned(), Goal::Signsgd, 1e-3),
+                            "qsgd" if !private => ("QSGD".to_owned(), Goal::Qsgd, 1e-3),
                             "dpsgd" if private => ("DPSGD".to_owned(), Goal::Dpsgd { eps: budget }, 3e-3),
+                            "dp-signsgd" if private => ("DP-signSGD".to_owned(), Goal::DpSignsgd { eps: budget }, 3e-3),
                             variant if private && variant.starts_with("ferret") => {
                                 let reading = Reading::paper(variant, budget);
                                 let centre = centre(&reading, batch);
@@ -136,7 +142,7 @@ impl Grid {
                 }
             }
             let Some(like) = ferret.filter(|_| self.matched) else { continue };
-            for method in self.methods.iter().filter(|m| !m.starts_with("ferret")) {
+            for method in self.methods.iter().filter(|m| ["dpsgd", "nonprivate"].contains(&m.as_str())) {
                 for &batch in &self.batches {
                     let at = if several { format!(", B = {batch}") } else { String::new() };
                     for &budget in self.budgets.iter().filter(|b| b.is_finite()) {

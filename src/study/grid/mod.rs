@@ -62,7 +62,7 @@ impl Kind {
     /// The methods that its grid may name.
     fn methods(self) -> Vec<&'static str> {
         match self {
-            Self::Paper => [&FERRETS[..], &["dpsgd", "nonprivate"]].concat(),
+            Self::Paper => [&FERRETS[..], &["dpsgd", "dp-signsgd", "nonprivate", "signsgd", "qsgd"]].concat(),
             Self::Readings | Self::TrueDp => FERRETS.to_vec(),
             Self::EqualNats => {
                 vec!["ferret-paper", "ferret-exact", "ferret-flipped", "ferret-k", "dpsgd", "nonprivate"]
@@ -369,6 +369,7 @@ impl Grid {
         if let Some(method) = self.methods.iter().find(|m| !rows.iter().any(|row| row.is_of(m))) {
             let needed = match method.as_str() {
                 "nonprivate" => "inf among the budgets, or matched steps: FERRET among the methods and matched = true",
+                "signsgd" | "qsgd" => "inf among the budgets",
                 _ => "a budget below inf",
             };
             return Err(format!("methods: {method} gets no run with these budgets: it needs {needed}"));

@@ -20,7 +20,7 @@ use crate::privacy::guarantee::Guarantee;
 use crate::study::arm::Outcome;
 use crate::study::paper::Cell as PaperCell;
 use crate::study::spec::{Goal, Spec};
-use crate::study::verdict::Verdict;
+use crate::study::verdict::{Verdict, interval};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
@@ -120,6 +120,11 @@ impl Group<'_> {
 
     fn show(&self, of: impl Fn(&Outcome) -> f64, digits: usize) -> String {
         show(self.spread(of), self.diverged(), digits)
+    }
+
+    /// Test perplexity, for a reader.
+    fn perplexity(&self) -> String {
+        self.show(|o| o.test_loss.exp(), 2)
     }
 
     /// The eps of the first run's (eps, delta), for a reader.
@@ -351,6 +356,32 @@ impl Report {
             fsio::write_private(&dir.join(name), text.as_bytes())?;
         }
         Ok(())
+    }
+}
+
+/// Perplexity of the base model, for captions.
+fn before(groups: &[Group]) -> String {
+    groups.iter().find(|g| is_base(g)).map_or(String::new(), Group::perplexity)
+}
+
+/// The rows that these groups belong to, in order.
+fn rows<'a>(groups: impl Iterator<Item = &'a Group<'a>>) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for group in groups {
+        if !names.contains(&group.spec.row) {
+            names.push(group.spec.row.clone());
+        }
+    }
+    names
+}
+
+/// Whose loss is lower, given by how much `own` is above `other`, paired over seeds.
+fn lower(own: &str, other: &str, above: &[f64]) -> String {
+    match interval(above, 0.05) {
+        Some([low, _]) if low > 0.0 => format!("{other} is lower"),
+        Some([_, high]) if high < 0.0 => format!("{own} is lower"),
+        Some(_) => "the seeds do not tell which is lower".into(),
+        None => "too few seeds to be sure which is lower".into(),
     }
 }
 

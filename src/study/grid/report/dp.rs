@@ -1,11 +1,11 @@
 //! FERRET with a true (eps, delta) against DPSGD at the same (eps, delta).
 
-use super::{Group, is_base};
+use super::{Group, before, is_base, lower};
 use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
 use crate::study::grid::{Grid, Row, sheet::Sheet};
 use crate::study::spec::Goal;
-use crate::study::verdict::{Verdict, interval};
+use crate::study::verdict::Verdict;
 use std::collections::HashMap;
 
 pub(super) fn tables(
@@ -13,8 +13,7 @@ pub(super) fn tables(
     groups: &[Group],
     chosen: &HashMap<String, (f64, f64)>,
 ) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
-    let base = groups.iter().find(|g| is_base(g));
-    let before = base.map_or(String::new(), |b| b.show(|o| o.test_loss.exp(), 2));
+    let before = before(groups);
     let mut sheets = Vec::new();
     let mut findings = Vec::new();
     for &epochs in &grid.epochs {
@@ -26,7 +25,7 @@ pub(super) fn tables(
                 vec![
                     g.spec.row.clone(),
                     format!("{:.2e}", g.spec.learning_rate),
-                    g.show(|o| o.test_loss.exp(), 2),
+                    g.perplexity(),
                     g.show(|o| o.attack.auc, 3),
                     first.map_or(String::new(), |o| o.sample_gradients.to_string()),
                     g.show(|o| o.seconds, 1),
@@ -96,21 +95,16 @@ pub(super) fn finding(grid: &Grid, here: &[&Group], chosen: &HashMap<String, (f6
     let (ferret, dpsgd) = (best(&|g| ferret(g))?, best(&|g| dpsgd(g))?);
     let mean = |g: &Group, of: fn(&Outcome) -> f64| g.spread(of).map(|s| s.mean);
     let ratio = |of: fn(&Outcome) -> f64| Some(mean(ferret, of)? / mean(dpsgd, of)?.max(1e-12));
-    let sure = match interval(&ferret.losses_above(dpsgd), 0.05) {
-        Some([low, _]) if low > 0.0 => "DPSGD's perplexity is lower",
-        Some([_, high]) if high < 0.0 => "FERRET's perplexity is lower",
-        Some(_) => "the seeds do not tell which is lower",
-        None => "too few seeds to be sure which is lower",
-    };
+    let sure = lower("FERRET's perplexity", "DPSGD's perplexity", &ferret.losses_above(dpsgd));
     let by = if chosen.is_empty() { "by these results, there being no tuning runs" } else { "on the tuning split" };
     Some(format!(
         "{at}: {} reached perplexity {}, {} reached {} (each the best of its kind {by}). FERRET's perplexity is {:.2} times \
          DPSGD's, with {:.2} times the record gradients and {:.2} times the time; {sure} (Student's 95 % interval of the difference in loss, \
          paired over seeds).",
         ferret.spec.row,
-        ferret.show(|o| o.test_loss.exp(), 2),
+        ferret.perplexity(),
         dpsgd.spec.row,
-        dpsgd.show(|o| o.test_loss.exp(), 2),
+        dpsgd.perplexity(),
         ratio(|o| o.test_loss.exp())?,
         ratio(|o| o.sample_gradients as f64)?,
         ratio(|o| o.seconds)?

@@ -1,7 +1,7 @@
 //! FERRET and DPSGD at the same nats of mutual information.
 
 use super::dp::{finding, protection};
-use super::{Group, is_base, paper};
+use super::{Group, before, is_base, paper, rows};
 use crate::privacy::guarantee::{Guarantee, number};
 use crate::study::grid::{Grid, sheet::Sheet};
 use crate::study::spec::Goal;
@@ -13,25 +13,19 @@ pub(super) fn tables(
     groups: &[Group],
     chosen: &HashMap<String, (f64, f64)>,
 ) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
-    let base = groups.iter().find(|g| is_base(g));
-    let before = base.map_or(String::new(), |b| b.show(|o| o.test_loss.exp(), 2));
-    let mut names: Vec<&str> = Vec::new();
-    for group in groups.iter().filter(|g| !is_base(g)) {
-        if !names.contains(&group.spec.row.as_str()) {
-            names.push(&group.spec.row);
-        }
-    }
+    let before = before(groups);
+    let names = rows(groups.iter().filter(|g| !is_base(g)));
     let (mut sheets, mut findings) = (Vec::new(), Vec::new());
     for &epochs in &grid.epochs {
         let of_length: Vec<&Group> = groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs).collect();
         let cell = |name: &str, nats: f64| {
             let unlimited = |g: &Group| g.spec.method == Goal::Nonprivate;
             let found = of_length.iter().find(|g| g.spec.row == name && (g.spec.column() == nats || unlimited(g)));
-            found.map_or(String::new(), |g| g.show(|o| o.test_loss.exp(), 2))
+            found.map_or(String::new(), |g| g.perplexity())
         };
-        let row = |name: &&str| {
+        let row = |name: &String| {
             let cells = grid.budgets.iter().map(|nats| cell(name, *nats));
-            std::iter::once((*name).to_owned()).chain(cells).collect()
+            std::iter::once(name.clone()).chain(cells).collect()
         };
         let budgets = grid.budgets.iter().map(|nats| format!("{nats} nats"));
         sheets.push(Sheet {
@@ -60,13 +54,7 @@ pub(super) fn tables(
             findings.extend(finding(grid, &here, chosen, &at));
         }
     }
-    let ferrets = groups.iter().filter(|g| matches!(g.spec.method, Goal::Within { .. }));
-    let mut variants: Vec<String> = Vec::new();
-    for group in ferrets {
-        if !variants.contains(&group.spec.row) {
-            variants.push(group.spec.row.clone());
-        }
-    }
+    let variants = rows(groups.iter().filter(|g| matches!(g.spec.method, Goal::Within { .. })));
     let (verdicts, others) = paper::judge(grid, &variants, groups, chosen, UNITS_AGREE);
     findings.extend(others);
     (sheets, verdicts, findings)
@@ -83,7 +71,7 @@ fn details(g: &Group) -> Vec<String> {
     vec![
         g.spec.row.clone(),
         format!("{:.2e}", g.spec.learning_rate),
-        g.show(|o| o.test_loss.exp(), 2),
+        g.perplexity(),
         g.show(|o| o.attack.auc, 3),
         first.map_or(String::new(), |o| o.sample_gradients.to_string()),
         g.show(|o| o.seconds, 1),

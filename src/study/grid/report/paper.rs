@@ -1,6 +1,6 @@
 //! The paper's tables in its layout, and its hypotheses.
 
-use super::{Group, MEASURES, is_base, number, show};
+use super::{Group, MEASURES, is_base, number, rows, show};
 use crate::study::grid::{Grid, Kind, sheet::Sheet};
 use crate::study::paper;
 use crate::study::spec::Goal;
@@ -20,21 +20,16 @@ pub(super) fn tables(
         if grid.seeds == 1 { "" } else { "s" },
         grid.delta
     );
-    let mut names: Vec<&str> = Vec::new();
-    for group in groups.iter().filter(|g| !is_base(g)) {
-        if !names.contains(&group.spec.row.as_str()) {
-            names.push(&group.spec.row);
-        }
-    }
+    let names = rows(groups.iter().filter(|g| !is_base(g)));
     let mut sheets = Vec::new();
     for m in &MEASURES {
-        let mut rows = Vec::new();
+        let mut cells = Vec::new();
         for &epochs in &grid.epochs {
-            for &name in &names {
-                let mut row = vec![epochs.to_string(), name.to_owned()];
+            for name in &names {
+                let mut row = vec![epochs.to_string(), name.clone()];
                 for &budget in &grid.budgets {
                     let found = groups.iter().find(|g| {
-                        g.spec.row == name && g.spec.epochs == epochs && g.spec.column() == budget && !is_base(g)
+                        g.spec.row == *name && g.spec.epochs == epochs && g.spec.column() == budget && !is_base(g)
                     });
                     let theirs = paper::cell(name, epochs, budget);
                     row.push(found.map_or(String::new(), |g| {
@@ -42,7 +37,7 @@ pub(super) fn tables(
                         theirs.map_or(ours.clone(), |c| format!("{ours} | {:.*}", m.digits, (m.paper)(c)))
                     }));
                 }
-                rows.push(row);
+                cells.push(row);
             }
         }
         let mut titles = vec!["epochs".to_owned(), "method".to_owned()];
@@ -51,7 +46,7 @@ pub(super) fn tables(
         if let Some(base) = groups.iter().find(|g| is_base(g)) {
             caption += &format!(" (base model: {})", base.show(m.ours, m.digits));
         }
-        sheets.push(Sheet { caption, titles, rows, note: note.clone() });
+        sheets.push(Sheet { caption, titles, rows: cells, note: note.clone() });
     }
     let variants: Vec<String> =
         grid.methods.iter().filter(|m| m.starts_with("ferret")).map(|m| m.to_uppercase()).collect();

@@ -1,6 +1,6 @@
 //! Readings of Algorithm 1 side by side: nats of held-out loss gained, and gained per released bit.
 
-use super::{Group, is_base};
+use super::{Group, before, is_base};
 use crate::study::grid::{Grid, sheet::Sheet};
 use crate::study::spec::Goal;
 use crate::study::verdict::Verdict;
@@ -48,7 +48,7 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
             group.spec.epochs.to_string(),
             format!("{:.2e}", group.spec.learning_rate),
             if private { format!("{bits:.0}") } else { format!("({bits:.0} steps of gradients)") },
-            group.show(|o| o.test_loss.exp(), 2),
+            group.perplexity(),
             if gains.is_empty() { "diverged".into() } else { format!("{gained:.3}") },
             if private { format!("{per_bit:.2e}") } else { "no bits".into() },
             group.show(|o| o.attack.auc, 3),
@@ -70,7 +70,7 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
         "time [s]",
         "promised about a record",
     ];
-    let before = base.map_or(String::new(), |b| b.show(|o| o.test_loss.exp(), 2));
+    let before = before(groups);
     let sheet = Sheet {
         caption: format!(
             "Readings of Algorithm 1 at the same budget, the most nats gained first (base model: perplexity {before})"
@@ -91,7 +91,7 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
             "Of the readings that release bits, \"{}\" gained most: {gained:.2} nats of held-out loss (perplexity {}), {per_bit:.1e} nats a \
              bit.",
             group.spec.row,
-            group.show(|o| o.test_loss.exp(), 2)
+            group.perplexity()
         ));
         findings.extend(along(groups, base));
     }

@@ -1,7 +1,7 @@
 //! A real model: what each method leaves of it, what it answers, what it gives away.
 
 use super::sketches::{all_bits, bytes};
-use super::{Group, is_base, paper};
+use super::{Group, is_base, paper, rows};
 use crate::study::figures::{self, BudgetLine};
 use crate::study::grid::Grid;
 use crate::study::grid::sheet::Sheet;
@@ -24,12 +24,8 @@ pub(super) fn tables(
         sheets.push(kept(grid, &here, &length));
         sheets.extend(secrets(grid, &here, &length));
     }
-    let mut variants: Vec<String> = Vec::new();
-    for group in groups.iter().filter(|g| matches!(g.spec.method, Goal::Ferret(_) | Goal::Within { .. })) {
-        if !variants.contains(&group.spec.row) {
-            variants.push(group.spec.row.clone());
-        }
-    }
+    let of_ferret = |g: &&Group| matches!(g.spec.method, Goal::Ferret(_) | Goal::Within { .. });
+    let variants = rows(groups.iter().filter(of_ferret));
     let (verdicts, mut findings) = paper::judge(grid, &variants, groups, chosen, UNITS_DIFFER);
     findings.extend(finding(groups));
     (sheets, verdicts, findings)
@@ -60,7 +56,7 @@ fn kept(grid: &Grid, here: &[&Group], length: &str) -> Sheet {
             run.map_or(String::new(), |o| if base { String::new() } else { thousands(o.tuned) }),
             run.and_then(all_bits).map_or(String::new(), bytes),
             if base { String::new() } else { format!("{:.1e}", g.spec.learning_rate) },
-            g.show(|o| o.test_loss.exp(), 2),
+            g.perplexity(),
             if asked { g.show(answers, 1) } else { String::new() },
             g.show(|o| o.attack.auc, 3),
             if base { String::new() } else { g.show(|o| o.seconds, 0) },
@@ -136,16 +132,14 @@ fn finding(groups: &[Group]) -> Option<String> {
     let mean = |g: &Group| ppl(g).map_or(f64::INFINITY, |s| s.mean);
     let best = private.min_by(|a, b| mean(a).total_cmp(&mean(b)))?;
     let free = groups.iter().filter(|g| g.spec.method == Goal::Nonprivate).min_by(|a, b| mean(a).total_cmp(&mean(b)));
-    let beside = free.map_or(String::new(), |g| {
-        format!("; without privacy {} reached {}", g.spec.row, g.show(|o| o.test_loss.exp(), 2))
-    });
+    let beside = free.map_or(String::new(), |g| format!("; without privacy {} reached {}", g.spec.row, g.perplexity()));
     Some(format!(
         "Of the private runs {} ({} {}) had the lowest held-out perplexity, {} from the base model's {}{beside}.",
         best.spec.row,
         best.spec.budget().0,
         best.spec.budget().1,
-        best.show(|o| o.test_loss.exp(), 2),
-        base.show(|o| o.test_loss.exp(), 2),
+        best.perplexity(),
+        base.perplexity(),
     ))
 }
 

@@ -1,6 +1,6 @@
 //! FERRET-k against DPSGD at the same (eps, delta): by bits a step, and by eps.
 
-use super::{Group, is_base};
+use super::{Group, before, is_base, lower};
 use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
 use crate::study::figures::{self, BudgetLine};
@@ -8,7 +8,7 @@ use crate::study::grid::Grid;
 use crate::study::grid::sheet::Sheet;
 use crate::study::plot::Axis;
 use crate::study::spec::{Goal, Sketches};
-use crate::study::verdict::{Verdict, interval};
+use crate::study::verdict::Verdict;
 
 /// What a run released: numbers a step, bits in all, and the noise; of DPSGD all weights, 32 bits each.
 pub(super) fn released(outcome: &Outcome) -> Option<(u64, u64, f64)> {
@@ -41,8 +41,7 @@ pub(super) fn bytes(bits: u64) -> String {
 }
 
 pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
-    let base = groups.iter().find(|g| is_base(g));
-    let before = base.map_or(String::new(), |b| b.show(|o| o.test_loss.exp(), 2));
+    let before = before(groups);
     let (mut sheets, mut findings) = (Vec::new(), Vec::new());
     for &epochs in &grid.epochs {
         for &eps in &grid.budgets {
@@ -57,7 +56,7 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
                     made.map_or(String::new(), |m| bytes(m.1)),
                     made.map_or(String::new(), |m| format!("{:.3}", m.2)),
                     format!("{:.2e}", g.spec.learning_rate),
-                    g.show(|o| o.test_loss.exp(), 2),
+                    g.perplexity(),
                     g.show(|o| o.attack.auc, 3),
                     g.show(|o| o.seconds, 1),
                     g.eps_spent(),
@@ -102,20 +101,15 @@ fn finding(grid: &Grid, own: &Group, here: &[&Group]) -> Option<String> {
     let dpsgd = here.iter().find(|g| g.spec.method == Goal::Dpsgd { eps } && g.spec.batch == batch)?;
     let ratio = own.spread(|o| o.test_loss.exp())?.mean / dpsgd.spread(|o| o.test_loss.exp())?.mean;
     let (less, all) = (released(own.outcomes().next()?)?, released(dpsgd.outcomes().next()?)?);
-    let sure = match interval(&own.losses_above(dpsgd), 0.05) {
-        Some([low, _]) if low > 0.0 => "DPSGD's is lower",
-        Some([_, high]) if high < 0.0 => "FERRET-k's is lower",
-        Some(_) => "the seeds do not tell which is lower",
-        None => "too few seeds to be sure which is lower",
-    };
+    let sure = lower("FERRET-k's", "DPSGD's", &own.losses_above(dpsgd));
     Some(format!(
         "At ({eps}, {:e}), {epochs} epochs of batches of {batch}: FERRET-k with {} signs a step reached perplexity {} in {}, DPSGD {} in {}: {:+.1} % (the aim is \
          within 5 %); {sure} (Student's 95 % interval of the difference in loss, paired over seeds).",
         grid.delta,
         less.0,
-        own.show(|o| o.test_loss.exp(), 2),
+        own.perplexity(),
         bytes(less.1),
-        dpsgd.show(|o| o.test_loss.exp(), 2),
+        dpsgd.perplexity(),
         bytes(all.1),
         100.0 * (ratio - 1.0)
     ))

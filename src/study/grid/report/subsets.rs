@@ -15,7 +15,7 @@ fn alike(a: &Spec, b: &Spec) -> bool {
 
 pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
     let Some(base) = groups.iter().find(|g| is_base(g)) else { return (Vec::new(), Vec::new(), Vec::new()) };
-    let before = base.show(|o| o.test_loss.exp(), 2);
+    let before = base.perplexity();
     let (mut sheets, mut findings) = (Vec::new(), Vec::new());
     let mut shown: Vec<&Spec> = Vec::new();
     for first in groups.iter().filter(|g| !is_base(g)) {
@@ -32,7 +32,7 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
                 run.map_or(String::new(), |o| thousands(o.tuned)),
                 run.and_then(all_bits).map_or(String::new(), bytes),
                 format!("{:.2e}", g.spec.learning_rate),
-                g.show(|o| o.test_loss.exp(), 2),
+                g.perplexity(),
                 gain(base, g).map_or(String::new(), |gain| format!("{gain:.4}")),
                 g.show(|o| o.attack.auc, 3),
                 g.show(|o| o.seconds, 1),
