@@ -45,6 +45,24 @@ pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
         onto: Onto<Self>,
         c: (*mut Self, isize, isize),
     );
+    /// Whether there is a [`Real::gemm_bf16`] here.
+    fn reads_bf16() -> bool {
+        false
+    }
+    /// `C <- A B + onto` for at most 4 rows of A and a B stored as bf16, its columns contiguous and so far apart, C's columns adjacent: the bits of
+    /// [`Real::gemm`] with B widened.
+    ///
+    /// # Safety
+    /// As [`Real::gemm`], where [`Real::reads_bf16`].
+    unsafe fn gemm_bf16(
+        _size: (usize, usize, usize),
+        _a: (*const Self, isize, isize),
+        _b: (*const u16, isize),
+        _onto: Onto<Self>,
+        _c: (*mut Self, isize),
+    ) {
+        unreachable!("no product with bf16 of our own")
+    }
 }
 
 impl Real for f32 {
@@ -98,6 +116,24 @@ impl Real for f32 {
         let beta = unsafe { prepare(m, n, onto, c) };
         // SAFETY: the caller's promise is matrixmultiply's requirement.
         unsafe { matrixmultiply::sgemm(m, k, n, alpha, a.0, a.1, a.2, b.0, b.1, b.2, beta, c.0, c.1, c.2) }
+    }
+
+    #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    fn reads_bf16() -> bool {
+        super::tiles::supported()
+    }
+
+    #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[inline]
+    unsafe fn gemm_bf16(
+        size: (usize, usize, usize),
+        a: (*const Self, isize, isize),
+        b: (*const u16, isize),
+        onto: Onto<Self>,
+        c: (*mut Self, isize),
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { super::tiles::sgemm_bf16(size, a, b, onto, c) }
     }
 }
 

@@ -50,6 +50,12 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_halves(src: *const u16) -> __m256 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(src.cast())))) }
+    }
+
+    #[inline(always)]
     unsafe fn load_part(src: *const f32, count: usize) -> __m256 {
         // SAFETY: the mask keeps to what is there.
         unsafe { if count >= WIDTH { _mm256_loadu_ps(src) } else { _mm256_maskload_ps(src, mask(count)) } }

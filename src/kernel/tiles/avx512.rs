@@ -48,6 +48,12 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_halves(src: *const u16) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(src.cast())))) }
+    }
+
+    #[inline(always)]
     unsafe fn load_part(src: *const f32, count: usize) -> __m512 {
         // SAFETY: the mask keeps to what is there.
         unsafe { _mm512_maskz_loadu_ps(mask(count), src) }

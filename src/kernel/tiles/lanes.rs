@@ -29,6 +29,8 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn splat(x: f32) -> Self::Vector;
     /// A whole vector from anywhere.
     unsafe fn load(src: *const f32) -> Self::Vector;
+    /// A whole vector of numbers of which the upper halves are anywhere: bf16, widened.
+    unsafe fn load_halves(src: *const u16) -> Self::Vector;
     /// The first `count` lanes from anywhere (all of them from WIDTH on), then zeros.
     unsafe fn load_part(src: *const f32, count: usize) -> Self::Vector;
     /// A whole vector to anywhere.
@@ -45,7 +47,42 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn prefetch(src: *const f32);
 }
 
-/// The entry points of one set of instructions: [`super::product`] and [`super::tile`] compiled for it.
+/// A number as a matrix stores it.
+pub(super) trait Element<L: Lanes>: Copy {
+    /// A whole vector, widened.
+    unsafe fn load(src: *const Self) -> L::Vector;
+    /// One number, widened.
+    fn wide(self) -> f32;
+}
+
+impl<L: Lanes> Element<L> for f32 {
+    #[inline(always)]
+    unsafe fn load(src: *const f32) -> L::Vector {
+        // SAFETY: the caller's promise.
+        unsafe { L::load(src) }
+    }
+
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        self
+    }
+}
+
+/// The upper half of an f32: bf16.
+impl<L: Lanes> Element<L> for u16 {
+    #[inline(always)]
+    unsafe fn load(src: *const u16) -> L::Vector {
+        // SAFETY: the caller's promise.
+        unsafe { L::load_halves(src) }
+    }
+
+    #[inline(always)]
+    fn wide(self) -> f32 {
+        f32::from_bits(u32::from(self) << 16)
+    }
+}
+
+/// The entry points of one set of instructions: [`super::product`], [`super::few`] and [`super::tile`] compiled for it.
 macro_rules! compiled {
     ($lanes:ty, $features:literal, $($vectors:literal)+) => {
         /// [`super::sgemm`].
@@ -63,6 +100,22 @@ macro_rules! compiled {
         ) {
             // SAFETY: the caller's promise.
             unsafe { super::product::<$lanes>(size, alpha, a, b, onto, c) }
+        }
+
+        /// [`super::sgemm_bf16`].
+        ///
+        /// # Safety
+        /// As there, on a machine with these instructions.
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn sgemm_bf16(
+            size: (usize, usize, usize),
+            a: super::Matrix,
+            b: (*const u16, isize),
+            onto: super::Onto<f32>,
+            c: (*mut f32, isize),
+        ) {
+            // SAFETY: the caller's promise.
+            unsafe { super::few::<$lanes, u16>(size, 1.0, a, b, onto, c) }
         }
 
         #[target_feature(enable = $features)]

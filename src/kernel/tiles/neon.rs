@@ -42,6 +42,12 @@ unsafe impl Lanes for Neon {
     }
 
     #[inline(always)]
+    unsafe fn load_halves(src: *const u16) -> float32x4_t {
+        // SAFETY: the caller's promise.
+        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(src))) }
+    }
+
+    #[inline(always)]
     unsafe fn load_part(src: *const f32, count: usize) -> float32x4_t {
         if count >= WIDTH {
             // SAFETY: the caller's promise.
