@@ -272,10 +272,10 @@ fn resuming_after_every_step_ends_in_the_same_bits() {
         let whole = trained(&base, &method).0;
         let dir = tempfile::tempdir().unwrap();
         let mut parts = 0;
-        let resumed = loop {
+        let resumed: Weights = loop {
             parts += 1;
             if let Some((weights, _)) = run(&base, &method, Some(dir.path())) {
-                break weights;
+                break weights.into_form();
             }
         };
         assert!(parts > 3, "{parts}");
