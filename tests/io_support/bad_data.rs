@@ -27,7 +27,7 @@ pub const CASES: &[Case] = &[
     case("a blank line", "a.jsonl", b"{\"tokens\":[1,2]}\n\n{\"tokens\":[1,2]}\n", &["line 2", "blank"]),
     case("a broken array", "a.json", b"[\n{\"tokens\":[1,2]}\n", &["line 3", "JSON array"]),
     case("no record in an array", "a.json", b"[{\"tokens\":[1,2]}, [3]]", &["record 2"]),
-    case("unknown keys", "a.jsonl", b"{\"txt\":\"a\"}\n", &["line 1", "1 other keys", "\"prompt\""]),
+    case("unknown keys", "a.jsonl", b"{\"txt\":\"a\"}\n", &["line 1", "1 other key)", "\"prompt\""]),
     case("a wrong type", "a.jsonl", b"{\"tokens\":\"1 2 3\"}\n", &["line 1", "\"tokens\" is a string"]),
     case("not a token", "a.jsonl", b"{\"tokens\":[1,2.5]}\n", &["line 1", "no token id at index 1"]),
     case(
