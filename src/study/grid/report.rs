@@ -244,20 +244,9 @@ fn rates(grid: &Grid, chosen: &HashMap<String, (f64, f64)>) -> Option<Sheet> {
 }
 
 impl Report {
-    /// The tables as they are read one after the other: what was said under the one before is not said again.
-    fn told(&self) -> Vec<Sheet> {
-        let mut sheets = self.sheets.clone();
-        for i in 1..sheets.len() {
-            if sheets[i].note == self.sheets[i - 1].note {
-                sheets[i].note.clear();
-            }
-        }
-        sheets
-    }
-
     /// Everything for a terminal of this width.
     pub fn text(&self, width: usize) -> String {
-        let mut out: String = self.told().iter().map(|sheet| sheet.text(width)).collect();
+        let mut out: String = self.sheets.iter().map(|sheet| sheet.text(width)).collect();
         for v in &self.verdicts {
             out += &wrap(&format!("{}: {} here.\n  {}\n\n", v.name, v.outcome, v.test), width);
         }

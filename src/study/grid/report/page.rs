@@ -25,7 +25,7 @@ pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -
     if !findings.is_empty() {
         sections.push(section("verdicts", "What was found", findings));
     }
-    sections.push(section("tables", "Tables", report.told().iter().flat_map(|s| s.parts()).collect()));
+    sections.push(section("tables", "Tables", report.sheets.iter().flat_map(|s| s.parts()).collect()));
     sections.push(section("pictures", "Pictures", vec![Part::Plots(pictures(grid, &groups))]));
     if let Some(records) = results.iter().find_map(|r| Some(r.outcome.as_ref().ok()?.candidates.0)).filter(|n| *n > 0) {
         let said = "One released bit, a batch of its own: the most it can tell about any one record, given all others, by how often it is \
