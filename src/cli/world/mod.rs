@@ -113,7 +113,7 @@ fn write(dir: &Path, args: &Args) -> Result<Value> {
     bar.finish_and_clear();
     let splits: Vec<String> = splits.iter().map(Split::to_string).collect();
     if !args.json {
-        let (paragraphs, records) = (thousands(args.paragraphs as u64), thousands(args.records as u64));
+        let (paragraphs, records) = (thousands(args.paragraphs), thousands(args.records));
         fsio::print(&format!(
             "{}: {paragraphs} public paragraphs each to train and test on, {records} private records each of {}\n",
             dir.display(),
