@@ -100,7 +100,7 @@ pub unsafe fn sgemm(
     }
 }
 
-/// [`sgemm`] of at most [`FEW_ROWS`] rows with a B stored as bf16, its columns contiguous and so far apart: the bits of [`sgemm`] with B widened.
+/// [`sgemm`] of at most 4 rows with a B stored as bf16, its columns contiguous and so far apart: the bits of [`sgemm`] with B widened.
 ///
 /// # Safety
 /// As [`sgemm`].
