@@ -82,6 +82,8 @@ pub fn first_finds(what: &str, condition: impl FnOnce() -> Result<bool>) -> Resu
 
 /// Whether all ranks find the same bytes in the file at `path`: those of another machine may not see the first one's disk.
 pub fn all_see(what: &str, path: &std::path::Path) -> Result<bool> {
+    // Whoever has nothing to write comes here first: nobody looks before the first rank has written.
+    world().gather(what, &[])?;
     let found = std::fs::read(path).map(crate::hash::sha256).unwrap_or_default();
     let all = world().gather(what, found.as_bytes())?;
     Ok(all.iter().all(|of| !of.is_empty() && *of == all[0]))

@@ -49,7 +49,7 @@ pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
     fn reads_bf16() -> bool {
         false
     }
-    /// `C <- A B + onto` for at most 4 rows of A and a B stored as bf16, its columns contiguous and so far apart, C's columns adjacent: the bits of
+    /// `C <- A B + onto` for 1 to 4 rows of A, not empty, and a B stored as bf16, its columns contiguous and so far apart, C's columns adjacent: the bits of
     /// [`Real::gemm`] with B widened.
     ///
     /// # Safety

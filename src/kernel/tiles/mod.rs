@@ -100,7 +100,7 @@ pub unsafe fn sgemm(
     }
 }
 
-/// [`sgemm`] of at most 4 rows with a B stored as bf16, its columns contiguous and so far apart: the bits of [`sgemm`] with B widened.
+/// [`sgemm`] of 1 to 4 rows, not empty, with a B stored as bf16, its columns contiguous and so far apart: the bits of [`sgemm`] with B widened.
 ///
 /// # Safety
 /// As [`sgemm`].
@@ -111,7 +111,7 @@ pub unsafe fn sgemm_bf16(
     onto: Onto<f32>,
     c: (*mut f32, isize),
 ) {
-    assert!(size.0 <= FEW_ROWS, "a few rows");
+    assert!((1..=FEW_ROWS).contains(&size.0) && size.1 > 0, "a few rows of some numbers");
     // SAFETY: the processor was asked for these instructions; the rest is the caller's promise.
     unsafe {
         match isa() {

@@ -44,7 +44,7 @@ unsafe impl Lanes for Neon {
     #[inline(always)]
     unsafe fn load_halves(src: *const u16) -> float32x4_t {
         // SAFETY: the caller's promise.
-        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(src))) }
+        unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(src)))) }
     }
 
     #[inline(always)]
