@@ -1,7 +1,7 @@
 //! Forward and backward of whole decoders: tokens/s, GFLOP/s, and the share of this machine's own sgemm rate; a whole step with AdamW, one of DPSGD, and decoding.
 //!
 //! `cargo bench --bench step` (or `-- gpt2`, `-- small` for one shape alone; `-- ragged FILE` for batches of the lengths in FILE; `-- adamw`, `-- dpsgd`,
-//! `-- decode-f32`, `-- decode-bf16` for one of the others). benches/peers/run.py runs it beside PyTorch.
+//! `-- bias`, `-- decode-f32`, `-- decode-bf16` for one of the others). benches/peers/run.py runs it beside PyTorch.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{batch, forward_flops, gpt2, sgemm_peak, small, smollm, time, weight
 use ferret::backend::Cpu;
 use ferret::grad::{ClipFunction, Clipping, Norms, Partition, Sum};
 use ferret::kernel::Stored;
-use ferret::model::{Config, Decoder, Reduction, Weights};
+use ferret::model::{Batch, Config, Decoder, ParamId, Reduction, Weights};
 use ferret::optim::{Gradient, Hyper, Schedule, Silent, Updates};
 
 fn main() {
@@ -40,6 +40,9 @@ fn main() {
     if wanted("dpsgd") {
         dpsgd();
     }
+    if wanted("bias") {
+        bias();
+    }
     if wanted("decode-f32") {
         decode("smollm 135M, f32", weights(smollm()));
     }
@@ -67,27 +70,65 @@ fn memory() {
     }
 }
 
-/// Forward, backward and AdamW over all parameters, GPT-2 124M, 4 x 128 tokens.
-fn adamw() {
-    let mut decoder = Decoder::new(Cpu::<f32>::new(), weights(gpt2())).expect("weights fit");
-    let batch = batch(&gpt2(), 4, 128);
-    let w = batch.weights(Reduction::TokenMean);
-    let hyper = Hyper::new(1e-4, 1e-2);
-    let mut updates = Updates::adamw(decoder.params.len(), 1000, hyper, Schedule::Constant, Silent::Zero);
-    let mut at = 0;
-    println!("gpt2 124M, 4 x 128, AdamW");
-    let seconds = time(5, || {
-        let b = decoder.backend.clone();
-        let mut sum = Sum::new(&b, &decoder.layout, |_| true);
-        decoder.backward(&batch, &w, &mut sum);
-        for p in decoder.layout.ids() {
-            let gradient = Gradient::Dense { tensor: sum.get(p).expect("all"), scale: 1.0 };
-            updates.step(&b, at, p, &mut decoder.params[p.0], gradient);
+/// GPT-2 124M, 4 x 128 tokens, and AdamW.
+struct Tuned {
+    decoder: Decoder<Cpu<f32>>,
+    batch: Batch,
+    updates: Updates<Cpu<f32>>,
+    at: u32,
+}
+
+impl Tuned {
+    fn new() -> Self {
+        let decoder = Decoder::new(Cpu::<f32>::new(), weights(gpt2())).expect("weights fit");
+        let hyper = Hyper::new(1e-4, 1e-2);
+        let updates = Updates::adamw(decoder.params.len(), 1000, hyper, Schedule::Constant, Silent::Zero);
+        Self { decoder, batch: batch(&gpt2(), 4, 128), updates, at: 0 }
+    }
+
+    /// Forward, backward and update of these parameters alone.
+    fn step(&mut self, tuned: &[ParamId]) {
+        let b = self.decoder.backend.clone();
+        let mut sum = Sum::new(&b, &self.decoder.layout, |p| tuned.contains(&p));
+        self.decoder.backward(&self.batch, &self.batch.weights(Reduction::TokenMean), &mut sum);
+        for &p in tuned {
+            let gradient = Gradient::Dense { tensor: sum.get(p).expect("a tuned one"), scale: 1.0 };
+            self.updates.step(&b, self.at, p, &mut self.decoder.params[p.0], gradient);
         }
-        at += 1;
-    });
-    line("  step", seconds, 512);
+        self.at += 1;
+    }
+}
+
+/// Forward, backward and AdamW over all parameters.
+fn adamw() {
+    let mut tuned = Tuned::new();
+    let all: Vec<_> = tuned.decoder.layout.ids().collect();
+    println!("gpt2 124M, 4 x 128, AdamW");
+    line("  step", time(5, || tuned.step(&all)), 512);
     memory();
+}
+
+/// Forward, backward and AdamW of the biases alone, as `train --tune bias`, in turn with forward and backward of all parameters.
+fn bias() {
+    let mut tuned = Tuned::new();
+    let layout = tuned.decoder.layout.clone();
+    let biases: Vec<_> = layout.ids().filter(|&p| layout.spec(p).bias).collect();
+    let w = tuned.batch.weights(Reduction::TokenMean);
+    let mut sum = Sum::new(&tuned.decoder.backend, &layout, |_| true);
+    let (mut all, mut few) = (Vec::new(), Vec::new());
+    for _ in 0..9 {
+        all.push(time(1, || drop(tuned.decoder.backward(&tuned.batch, &w, &mut sum))).0.as_secs_f64());
+        few.push(time(1, || tuned.step(&biases)).0.as_secs_f64());
+    }
+    let median = |x: &mut Vec<f64>| {
+        x.sort_by(f64::total_cmp);
+        x[x.len() / 2]
+    };
+    let (all, few) = (median(&mut all), median(&mut few));
+    println!(
+        "gpt2 124M, 4 x 128: forward + backward {all:.3} s, a step of --tune bias {few:.3} s: {:.2} of it",
+        few / all
+    );
 }
 
 /// Forward, backward, every sample's exact norm and the clipped sum, GPT-2 124M, 4 x 128 tokens. Noise is drawn once a logical batch and is no part of it.

@@ -9,7 +9,7 @@ pub(super) struct Avx2;
 compiled!(Avx2, "avx2,fma", 1 2);
 
 const WIDTH: usize = 8;
-const _: () = assert!(KC.is_multiple_of(WIDTH));
+const _: () = assert!(KC.is_multiple_of(2 * WIDTH));
 
 /// The first `lanes` lanes, as what masked loads and stores take.
 #[inline(always)]
@@ -17,6 +17,28 @@ unsafe fn mask(lanes: usize) -> __m256i {
     const MASKS: [i32; 2 * WIDTH] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
     // SAFETY: 8 of the 16 from 8 - lanes on.
     unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(WIDTH - lanes.min(WIDTH)).cast()) }
+}
+
+/// Transpose a square of which register i < 4 holds the first halves of rows i and 4 + i, register 4 + i the second ones.
+#[inline(always)]
+unsafe fn turned_within(x: [__m256; WIDTH]) -> [__m256; WIDTH] {
+    // SAFETY: the caller has AVX2.
+    unsafe {
+        // Squares of 2, then of 4, inside each half of a register.
+        let (mut two, mut out) = (x, x);
+        for i in (0..WIDTH).step_by(2) {
+            two[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
+            two[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+        }
+        let wide = |i: usize| _mm256_castps_pd(two[i]);
+        for i in (0..WIDTH).step_by(4) {
+            out[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(wide(i), wide(i + 2)));
+            out[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(wide(i), wide(i + 2)));
+            out[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(wide(i + 1), wide(i + 3)));
+            out[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(wide(i + 1), wide(i + 3)));
+        }
+        out
+    }
 }
 
 // SAFETY: a register of AVX holds 8 numbers.
@@ -50,9 +72,15 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load_halves(src: *const u16) -> __m256 {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(src.cast())))) }
+    unsafe fn first_halves(x: __m256) -> __m256 {
+        // SAFETY: the caller has AVX2.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_castps_si256(x))) }
+    }
+
+    #[inline(always)]
+    unsafe fn second_halves(x: __m256) -> __m256 {
+        // SAFETY: the caller has AVX2.
+        unsafe { _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(-1 << 16))) }
     }
 
     #[inline(always)]
@@ -89,25 +117,27 @@ unsafe impl Lanes for Avx2 {
     unsafe fn transposed(x: Self::Square) -> Self::Square {
         // SAFETY: the caller has AVX2.
         unsafe {
-            // Squares of 2, then of 4, inside each half of a register ...
-            let (mut two, mut four, mut out) = (x, x, x);
-            for i in (0..WIDTH).step_by(2) {
-                two[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-                two[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
+            let mut halves = x;
+            for i in 0..4 {
+                halves[i] = _mm256_permute2f128_ps::<0x20>(x[i], x[4 + i]);
+                halves[4 + i] = _mm256_permute2f128_ps::<0x31>(x[i], x[4 + i]);
             }
-            let wide = |i: usize| _mm256_castps_pd(two[i]);
-            for i in (0..WIDTH).step_by(4) {
-                four[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(wide(i), wide(i + 2)));
-                four[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(wide(i), wide(i + 2)));
-                four[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(wide(i + 1), wide(i + 3)));
-                four[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(wide(i + 1), wide(i + 3)));
+            turned_within(halves)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_turned(src: *const f32, apart: isize) -> Self::Square {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // The halves are put side by side on the way from memory, where it costs nothing.
+            let mut halves = Self::zeros();
+            for (i, halves) in halves.iter_mut().enumerate() {
+                let row = src.byte_offset((i % 4) as isize * apart).add(i / 4 * 4);
+                let (low, high) = (_mm_loadu_ps(row), _mm_loadu_ps(row.byte_offset(4 * apart)));
+                *halves = _mm256_set_m128(high, low);
             }
-            // ... then the halves: four[4 r + j] holds, in half q, column 4 q + j of rows 4 r .. 4 r + 4.
-            for j in 0..4 {
-                out[j] = _mm256_permute2f128_ps::<0x20>(four[j], four[4 + j]);
-                out[4 + j] = _mm256_permute2f128_ps::<0x31>(four[j], four[4 + j]);
-            }
-            out
+            turned_within(halves)
         }
     }
 

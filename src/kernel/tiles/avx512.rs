@@ -9,7 +9,7 @@ pub(super) struct Avx512;
 compiled!(Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma", 1 2 3 4);
 
 const WIDTH: usize = 16;
-const _: () = assert!(KC.is_multiple_of(WIDTH));
+const _: () = assert!(KC.is_multiple_of(2 * WIDTH));
 
 /// The first `lanes` lanes; all of them from 16 on.
 #[inline(always)]
@@ -48,9 +48,15 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load_halves(src: *const u16) -> __m512 {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(src.cast())))) }
+    unsafe fn first_halves(x: __m512) -> __m512 {
+        // SAFETY: the caller has AVX-512.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_castps_si512(x))) }
+    }
+
+    #[inline(always)]
+    unsafe fn second_halves(x: __m512) -> __m512 {
+        // SAFETY: the caller has AVX-512.
+        unsafe { _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-1 << 16))) }
     }
 
     #[inline(always)]

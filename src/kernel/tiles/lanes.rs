@@ -29,8 +29,10 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn splat(x: f32) -> Self::Vector;
     /// A whole vector from anywhere.
     unsafe fn load(src: *const f32) -> Self::Vector;
-    /// A whole vector of numbers of which the upper halves are anywhere: bf16, widened.
-    unsafe fn load_halves(src: *const u16) -> Self::Vector;
+    /// Each lane's first two bytes as the upper half of a number: of two bf16, the first.
+    unsafe fn first_halves(x: Self::Vector) -> Self::Vector;
+    /// Each lane's last two bytes as the upper half of a number: of two bf16, the second.
+    unsafe fn second_halves(x: Self::Vector) -> Self::Vector;
     /// The first `count` lanes from anywhere (all of them from WIDTH on), then zeros.
     unsafe fn load_part(src: *const f32, count: usize) -> Self::Vector;
     /// A whole vector to anywhere.
@@ -43,42 +45,47 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn zeros() -> Self::Square;
     /// Rows become columns.
     unsafe fn transposed(x: Self::Square) -> Self::Square;
+    /// WIDTH rows, so many bytes apart, as columns.
+    #[inline(always)]
+    unsafe fn load_turned(src: *const f32, apart: isize) -> Self::Square {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut rows = Self::zeros();
+            for (i, row) in rows.as_mut().iter_mut().enumerate() {
+                *row = Self::load(src.byte_offset(i as isize * apart));
+            }
+            Self::transposed(rows)
+        }
+    }
     /// Ask for the line of `src`.
     unsafe fn prefetch(src: *const f32);
 }
 
-/// A number as a matrix stores it.
-pub(super) trait Element<L: Lanes>: Copy {
-    /// A whole vector, widened.
-    unsafe fn load(src: *const Self) -> L::Vector;
-    /// One number, widened.
-    fn wide(self) -> f32;
+/// A number as a matrix stores it; zero is its default.
+pub(super) trait Element<L: Lanes>: Copy + Default {
+    /// How many fill a lane.
+    const EACH: usize;
+    /// The `e`-th number of each lane, widened.
+    unsafe fn part(x: L::Vector, e: usize) -> L::Vector;
 }
 
 impl<L: Lanes> Element<L> for f32 {
-    #[inline(always)]
-    unsafe fn load(src: *const f32) -> L::Vector {
-        // SAFETY: the caller's promise.
-        unsafe { L::load(src) }
-    }
+    const EACH: usize = 1;
 
     #[inline(always)]
-    fn wide(self) -> f32 {
-        self
+    unsafe fn part(x: L::Vector, _: usize) -> L::Vector {
+        x
     }
 }
 
 /// The upper half of an f32: bf16.
 impl<L: Lanes> Element<L> for u16 {
-    #[inline(always)]
-    unsafe fn load(src: *const u16) -> L::Vector {
-        // SAFETY: the caller's promise.
-        unsafe { L::load_halves(src) }
-    }
+    const EACH: usize = 2;
 
     #[inline(always)]
-    fn wide(self) -> f32 {
-        f32::from_bits(u32::from(self) << 16)
+    unsafe fn part(x: L::Vector, e: usize) -> L::Vector {
+        // SAFETY: the caller has these instructions.
+        unsafe { if e == 0 { L::first_halves(x) } else { L::second_halves(x) } }
     }
 }
 

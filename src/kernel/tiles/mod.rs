@@ -39,11 +39,13 @@ mod lanes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod pack;
+mod rows;
 #[cfg(test)]
 mod tests;
 
-use self::lanes::{Element, Lanes, Tile, compiled};
+use self::lanes::{Lanes, Tile, compiled};
 use self::pack::{pack_panels, pack_rows};
+use self::rows::few;
 use super::gemm::{FEW_ROWS, KC, Onto};
 use crate::isa::{Isa, isa};
 use std::cell::RefCell;
@@ -51,9 +53,8 @@ use std::cell::RefCell;
 /// Rows of a tile, and the block of n.
 const MR: usize = 6;
 const NC: usize = 4096;
-/// Numbers in a cache line, and at most in a vector.
+/// Numbers in a cache line.
 const LINE: usize = 16;
-const WIDEST: usize = 16;
 
 /// A matrix in memory: first element, stride of rows, stride of columns.
 pub type Matrix = (*const f32, isize, isize);
@@ -206,113 +207,6 @@ fn room(buffer: &mut Vec<Line>, len: usize) -> *mut f32 {
 #[inline(always)]
 fn at((x, rows, columns): Matrix, i: usize, j: usize) -> *const f32 {
     x.wrapping_offset(i as isize * rows + j as isize * columns)
-}
-
-/// [`few_rows`] of 1 to [`FEW_ROWS`] rows.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-unsafe fn few<L: Lanes, E: Element<L>>(
-    (m, k, n): (usize, usize, usize),
-    alpha: f32,
-    a: Matrix,
-    b: (*const E, isize),
-    onto: Onto<f32>,
-    c: (*mut f32, isize),
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match m {
-            // Two bytes a number: memory is ahead of a sum that waits.
-            1 if size_of::<E>() == 2 => few_rows::<L, E, 1, 2>(k, n, alpha, a, b, onto, c),
-            1 => few_rows::<L, E, 1, 1>(k, n, alpha, a, b, onto, c),
-            2 => few_rows::<L, E, 2, 1>(k, n, alpha, a, b, onto, c),
-            3 => few_rows::<L, E, 3, 1>(k, n, alpha, a, b, onto, c),
-            _ => few_rows::<L, E, FEW_ROWS, 1>(k, n, alpha, a, b, onto, c),
-        }
-    }
-}
-
-/// [`sgemm`] of `M` rows with a B whose columns are contiguous and so far apart: as many columns as a vector has lanes are transposed in registers at a
-/// time, where a packed copy would be written and read again. A sum waits for its own last term: `G` groups of columns are taken in turn, so that
-/// others do not.
-///
-/// # Safety
-/// As [`sgemm`].
-#[inline(always)]
-unsafe fn few_rows<L: Lanes, E: Element<L>, const M: usize, const G: usize>(
-    k: usize,
-    n: usize,
-    alpha: f32,
-    a: Matrix,
-    (b, apart): (*const E, isize),
-    onto: Onto<f32>,
-    (c, stride): (*mut f32, isize),
-) {
-    // A cache line of B, and how far ahead of the sum memory is asked for.
-    let line = LINE * size_of::<f32>() / size_of::<E>();
-    let ahead = 6 * line;
-    let place = |p: usize, j: usize| b.wrapping_offset(p as isize + j as isize * apart);
-    // SAFETY: `columns` columns of `deep` numbers of B, rows of A up to k, and no more than C's columns and the row's.
-    unsafe {
-        let alpha = L::splat(alpha);
-        for first in (0..n).step_by(G * L::WIDTH) {
-            for start in (0..k).step_by(KC) {
-                let end = k.min(start + KC);
-                let mut sums = [[L::zero(); M]; G];
-                for p in (start..end).step_by(L::WIDTH) {
-                    let deep = L::WIDTH.min(end - p);
-                    for (g, sums) in sums.iter_mut().enumerate() {
-                        let j = first + g * L::WIDTH;
-                        let columns = L::WIDTH.min(n.saturating_sub(j));
-                        if p.is_multiple_of(line) {
-                            // In these columns, or at the top of the next ones.
-                            let (later, next) = (p + ahead, j + G * L::WIDTH);
-                            let there = if later < k { place(later, j) } else { place(later - k, next) };
-                            for i in 0..L::WIDTH {
-                                L::prefetch(there.wrapping_offset(i as isize * apart).cast());
-                            }
-                        }
-                        // Whole squares apart: their loops unroll, and they stay in registers.
-                        let whole = deep == L::WIDTH && columns == L::WIDTH;
-                        let mut rows = L::zeros();
-                        if whole {
-                            for (i, row) in rows.as_mut().iter_mut().enumerate() {
-                                *row = E::load(place(p, j + i));
-                            }
-                        } else {
-                            for (i, row) in rows.as_mut().iter_mut().enumerate().take(columns) {
-                                let mut numbers = [0.0; WIDEST];
-                                for (q, x) in numbers.iter_mut().enumerate().take(deep) {
-                                    *x = (*place(p + q, j + i)).wide();
-                                }
-                                *row = L::load(numbers.as_ptr());
-                            }
-                        }
-                        let square = L::transposed(rows);
-                        let deep = if whole { L::WIDTH } else { deep };
-                        for (q, &row) in square.as_ref().iter().enumerate().take(deep) {
-                            for (i, sum) in sums.iter_mut().enumerate() {
-                                *sum = L::fused(L::splat(*at(a, i, p + q)), row, *sum);
-                            }
-                        }
-                    }
-                }
-                let onto = if start > 0 { Onto::Itself } else { onto };
-                for (g, sums) in sums.iter().enumerate() {
-                    let j = first + g * L::WIDTH;
-                    let columns = L::WIDTH.min(n.saturating_sub(j));
-                    if columns == 0 {
-                        break;
-                    }
-                    for (i, &sum) in sums.iter().enumerate() {
-                        store::<L>(c.offset(i as isize * stride).add(j), columns, alpha, sum, onto, j);
-                    }
-                }
-            }
-        }
-    }
 }
 
 /// `c <- alpha sum + onto` for the first `count` lanes, which are columns `j ..` of `onto`.

@@ -9,7 +9,7 @@ pub(super) struct Neon;
 compiled!(Neon, "neon", 1 2 3 4);
 
 const WIDTH: usize = 4;
-const _: () = assert!(KC.is_multiple_of(WIDTH));
+const _: () = assert!(KC.is_multiple_of(2 * WIDTH));
 
 // SAFETY: a register of NEON holds 4 numbers.
 unsafe impl Lanes for Neon {
@@ -42,9 +42,15 @@ unsafe impl Lanes for Neon {
     }
 
     #[inline(always)]
-    unsafe fn load_halves(src: *const u16) -> float32x4_t {
-        // SAFETY: the caller's promise.
-        unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(src)))) }
+    unsafe fn first_halves(x: float32x4_t) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_f32(x))) }
+    }
+
+    #[inline(always)]
+    unsafe fn second_halves(x: float32x4_t) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe { vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x), vdupq_n_u32(0xffff_0000))) }
     }
 
     #[inline(always)]

@@ -80,11 +80,8 @@ pub(super) unsafe fn pack_panels<L: Lanes>(k: usize, columns: usize, b: Matrix, 
 unsafe fn turn_whole<L: Lanes>(x: Matrix, out: *mut f32, stride: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut rows = L::zeros();
-        for (i, row) in rows.as_mut().iter_mut().enumerate() {
-            *row = L::load(at(x, i, 0));
-        }
-        for (i, &row) in L::transposed(rows).as_ref().iter().enumerate() {
+        let square = L::load_turned(x.0, x.1 * size_of::<f32>() as isize);
+        for (i, &row) in square.as_ref().iter().enumerate() {
             L::store(out.add(i * stride), row);
         }
     }
