@@ -3,7 +3,7 @@
 //!
 //! Scores exist only for a block of query rows of one head at a time. What is kept between forward and backward is the
 //! output and one number a row and head, the log of the softmax' denominator; backward recomputes `p = exp(s - lse)`.
-//! The heads of a group read the same keys and values, and add to the same gradients in turn.
+//! The heads of a group read the same keys and values; their gradients are added up in the order of the heads.
 //!
 //! In shapes, Q is `heads * width` columns and K is `kv_heads * width`.
 
@@ -14,7 +14,7 @@ use super::heads::Heads;
 use super::{Segments, slice, slice_mut};
 use crate::kernel::gemm::{KC, Onto, matmul_serial, scaled_matmul_serial};
 use crate::kernel::{Real, elementwise, multiversion};
-use ndarray::{ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, s};
+use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, s};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -161,26 +161,50 @@ pub fn backward<F: Real>(
     heads: &Heads,
     dqkv: [ArrayViewMut2<F>; 3],
 ) {
-    let (width, group, slopes) = (heads.width, heads.group(), heads.slopes());
-    let mut tasks = Vec::with_capacity(segments.len() * heads.kv_heads);
-    let [dq, dk, dv] = dqkv.map(|d| heads_of(split_rows(d, segments), heads.kv_heads));
-    for (((range, dq), dk), dv) in segments.iter().zip(dq).zip(dk).zip(dv) {
-        for (kv, ((dq, dk), dv)) in dq.into_iter().zip(dk).zip(dv).enumerate() {
-            tasks.push((range.clone(), kv, dq, dk, dv));
+    let (width, slopes) = (heads.width, heads.slopes());
+    let [dq, mut dk, mut dv] = dqkv;
+    // Heads that share keys and values each have gradients of their own, which are added up in order: a task is a query head, and its bits are its own.
+    let mut apart =
+        (heads.group() > 1).then(|| [(); 2].map(|()| Array2::<F>::zeros((dout.nrows(), heads.heads * width))));
+    let [dks, dvs] = match &mut apart {
+        Some(apart) => apart.each_mut().map(|x| x.view_mut()),
+        None => {
+            dk.fill(F::zero());
+            dv.fill(F::zero());
+            [dk.view_mut(), dv.view_mut()]
+        }
+    };
+    let mut tasks = Vec::with_capacity(segments.len() * heads.heads);
+    let [dq, dks, dvs] = [dq, dks, dvs].map(|d| heads_of(split_rows(d, segments), heads.heads));
+    for (((range, dq), dks), dvs) in segments.iter().zip(dq).zip(dks).zip(dvs) {
+        for (h, ((dq, dk), dv)) in dq.into_iter().zip(dks).zip(dvs).enumerate() {
+            tasks.push((range.clone(), h, dq, dk, dv));
         }
     }
-    tasks.into_par_iter().for_each(|(range, kv, dq, mut dk, mut dv)| {
-        dk.fill(F::zero());
-        dv.fill(F::zero());
+    tasks.into_par_iter().for_each(|(range, h, dq, dk, dv)| {
         let rows = qkv.map(|x| x.slice_move(s![range.clone(), ..]));
-        for (h, dq) in (kv * group..).zip(heads_of(vec![dq], group).remove(0)) {
-            let columns = h * width..(h + 1) * width;
-            let [dout, out] = [dout, out].map(|x| x.slice_move(s![range.clone(), columns.clone()]));
-            let lse = lse.slice(s![range.clone(), h]);
-            let (inputs, mask) = (head_inputs(rows, heads, h), Mask::new(heads, slopes[h], 0));
-            one_head_backward(inputs, &mask, (dout, out, lse), dq, dk.view_mut(), dv.view_mut());
-        }
+        let columns = h * width..(h + 1) * width;
+        let [dout, out] = [dout, out].map(|x| x.slice_move(s![range.clone(), columns.clone()]));
+        let (inputs, mask) = (head_inputs(rows, heads, h), Mask::new(heads, slopes[h], 0));
+        one_head_backward(inputs, &mask, (dout, out, lse.slice(s![range, h])), dq, dk, dv);
     });
+    for (sum, apart) in [dk, dv].iter_mut().zip(apart.iter().flatten()) {
+        let rows: Vec<_> = sum.rows_mut().into_iter().zip(apart.rows()).collect();
+        rows.into_par_iter().with_min_len(BLOCK).for_each(|(mut sum, apart)| {
+            add_groups(apart.to_slice().expect("contiguous rows"), heads, &mut sum);
+        });
+    }
+}
+
+/// What a row's query heads have each, summed over those that share a head of keys and values, in order.
+fn add_groups<F: Real>(apart: &[F], heads: &Heads, sum: &mut ArrayViewMut1<F>) {
+    let groups = apart.chunks_exact(heads.group() * heads.width);
+    for (mut sum, group) in sum.axis_chunks_iter_mut(Axis(0), heads.width).zip(groups) {
+        let sum = sum.as_slice_mut().expect("adjacent columns");
+        let (first, others) = group.split_at(heads.width);
+        sum.copy_from_slice(first);
+        others.chunks_exact(heads.width).for_each(|x| elementwise::add(x, sum));
+    }
 }
 
 /// Backward of one query head of one segment: `dq` is overwritten, `dk` and `dv` are added to.
