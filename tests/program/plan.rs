@@ -41,7 +41,7 @@ fn the_papers_head_room_table_comes_out() {
         assert!((get("advantage_bound") - 0.1).abs() < 1e-12);
         assert_eq!(get("nats_spent"), 0.5);
         let fire = 1.0 - (1.0 - get("p")).powi(groups);
-        assert!((get("fire_probability") - fire).abs() < 1e-9);
+        assert!((get("step_fires_probability") - fire).abs() < 1e-9);
         assert!((get("delta_zero") - (1.0 - (1.0 - 0.005 * fire).powi(1000))).abs() < 1e-9);
     }
 }

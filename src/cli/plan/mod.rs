@@ -166,7 +166,7 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
         }
     };
     let run = run::planned(args, method, request)?;
-    let firing = plan.expected_bits / (plan.steps as f64 * plan.fire_probability);
+    let firing = plan.expected_bits / (plan.steps as f64 * plan.step_fires_probability);
     let exchange = exchange::of(args, batch, Sums::Fired(firing))?;
     let offers = offers(args.accounting, request, args.delta, args.quiet)?;
     if args.json {
@@ -194,7 +194,7 @@ fn ferret(args: &Args, method: &str, epsilon: f64, batch: u64) -> Result<()> {
     };
     line(ceiling, format!("{:.4} nats", plan.ceiling));
     line("bits released, on average", format!("{:.1}", plan.expected_bits));
-    line("probability that a step fires", format!("{:.4}", plan.fire_probability));
+    line("probability that a step fires", format!("{:.4}", plan.step_fires_probability));
     line(
         "without flips or noise",
         format!("(0, {:.4})-DP, Poisson sampling, and that is tight", up(plan.delta_zero, 4)),

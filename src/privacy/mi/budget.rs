@@ -62,7 +62,7 @@ pub struct Plan {
     /// G T p.
     pub expected_bits: f64,
     /// Probability 1 - (1-p)^G that a step fires at all.
-    pub fire_probability: f64,
+    pub step_fires_probability: f64,
     /// The undithered release is (0, this)-DP: 1 - (1 - s P_fire)^T.
     pub delta_zero: f64,
     /// sqrt(epsilon / B): mean membership advantage, in expectation over coin-flip membership.
@@ -131,7 +131,7 @@ impl Plan {
                 (ceiling, p, clean(sampling_rate, 1))
             }
         };
-        let fire_probability = complement_of_power(p, groups);
+        let step_fires_probability = complement_of_power(p, groups);
         let nats_spent = epsilon.min(ceiling);
         let nats_paper = slots * p * sampling_rate * LN_2;
         Ok(Self {
@@ -142,8 +142,8 @@ impl Plan {
             p,
             ceiling,
             expected_bits: slots * p,
-            fire_probability,
-            delta_zero: delta_zero(sampling_rate, fire_probability, steps),
+            step_fires_probability,
+            delta_zero: delta_zero(sampling_rate, step_fires_probability, steps),
             // K bits of at most ln 2 each, spread over N records, by whatever accounting they were planned.
             advantage_bound: (slots * p * LN_2 / records as f64).sqrt(),
             nats_spent,
@@ -161,8 +161,8 @@ impl Plan {
 
 /// 1 - (1 - s P_fire)^T: the probability that a record was in some batch that released anything. The release without
 /// flips or noise is (0, this)-DP, and that is tight.
-pub fn delta_zero(sampling_rate: f64, fire_probability: f64, steps: u64) -> f64 {
-    complement_of_power(sampling_rate * fire_probability, steps)
+pub fn delta_zero(sampling_rate: f64, step_fires_probability: f64, steps: u64) -> f64 {
+    complement_of_power(sampling_rate * step_fires_probability, steps)
 }
 
 /// The same for `fired` steps that are known to have fired: 1 - (1 - s)^fired.
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_budget_above_the_ceiling_is_clamped_and_said() {
         let p = Plan::new(Request { epsilon: 2.0, groups: 2, records: 10_000, batch: 50, epochs: 1 }).unwrap();
-        assert!(p.clamped() && p.p == 1.0 && p.fire_probability == 1.0);
+        assert!(p.clamped() && p.p == 1.0 && p.step_fires_probability == 1.0);
         approx::assert_relative_eq!(p.nats_spent, 2.0 * LN_2, max_relative = 1e-12);
         approx::assert_relative_eq!(charge(p.sampling_rate, 400), p.ceiling, max_relative = 1e-12);
         assert!(!plan(0.5, 200).clamped());
