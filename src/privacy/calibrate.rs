@@ -49,7 +49,10 @@ pub fn sufficient(
     delta: f64,
     event: impl Fn(f64) -> Event,
 ) -> Result<f64> {
-    Ok(boundary(start, 1e9, epsilon, PRECISION, 0.01, &|x| Ok(accountant.epsilon(&event(x), delta)?.upper))?.high)
+    // One that proves nothing there would prove something only far from it.
+    let first = accountant.epsilon(&event(start), delta)?.upper;
+    let upper = |x: f64| if x == start { Ok(first) } else { Ok(accountant.epsilon(&event(x), delta)?.upper) };
+    Ok(boundary(start, 1e9, epsilon, PRECISION, 0.01, &upper)?.high)
 }
 
 fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event) -> Result<Settings> {
@@ -58,15 +61,53 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     }
     let (rdp, pld) = (Rdp::default(), Pld::default());
     let by_rdp = |x: f64| Ok(rdp.epsilon(&event(x), delta)?.upper);
-    let near = boundary(0.5 * largest.min(2.0), largest, epsilon, PRECISION, 1.0, &by_rdp)?;
+    let by_rdp = boundary(0.5 * largest.min(2.0), largest, epsilon, PRECISION, 1.0, &by_rdp)?;
+    // A coarse lattice looks first, the coarsest that sees anything; and searches first where RDP is far off, or where answers will be dear.
     let mut effort = Effort::default();
-    let first = pld.enclosure_by(&event(near.high), delta, &mut effort)?;
+    let mut coarse = Pld { largest_log2: 14, ..pld };
+    let mut seen = coarse.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
+    if seen.upper.is_infinite() {
+        coarse.largest_log2 = 16;
+        seen = coarse.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
+    }
+    let off = (seen.upper.max(1e-300) / epsilon).ln().abs();
+    let nearer = if off.is_finite() && (off > FAR || !pld.close(seen)) {
+        let roughly = |x: f64| coarse.upper(&event(x), delta, &effort);
+        boundary(by_rdp.high, largest, epsilon, COARSE, off.clamp(0.05, 1.0), &roughly).ok()
+    } else {
+        None
+    };
+    let (near, first) = match &nearer {
+        None => (&by_rdp, pld.enclosure_by(&event(by_rdp.high), delta, &mut effort)?),
+        Some(near) => {
+            // A longer transform is finer, and rounds more: the one that proves most. Where a short one is close enough, a whole answer ends there.
+            let seen = coarse.enclosure_by(&event(near.high), delta, &mut effort)?;
+            let longest = if pld.close(seen) { effort.log2 } else { pld.largest_log2 };
+            let mut least = f64::INFINITY;
+            for log2 in (effort.log2..=longest).step_by(2) {
+                let upper = pld.upper(&event(near.high), delta, &Effort { log2, ..effort })?;
+                if upper <= least * (1.0 + PRECISION) {
+                    (least, effort.log2) = (upper, log2);
+                }
+            }
+            (near, Bounds { lower: 0.0, upper: least })
+        }
+    };
     let dear = Dear {
         whole: &|x| pld.enclosure(&event(x), delta),
         upper: &|x| pld.upper(&event(x), delta, &effort),
         lower: &|x| pld.lower(&event(x), delta, &effort),
     };
-    Ok(Settings { rdp: near.high, pld: from_near(&near, first, largest, epsilon, &dear)? })
+    let start = Start { near, first, whole: nearer.is_none() };
+    Ok(Settings { rdp: by_rdp.high, pld: from_near(&start, largest, epsilon, &dear)? })
+}
+
+/// Where a search begins: what another accountant saw, and the dear one's answer at `near.high`.
+struct Start<'a> {
+    near: &'a Bracket,
+    first: Bounds,
+    /// Whether `first` is a whole answer; else it is an upper bound alone.
+    whole: bool,
 }
 
 /// An accountant whose every answer takes long: what it says of an epsilon, infinite where it knows none, and, in less time, one bound alone.
@@ -79,28 +120,51 @@ struct Dear<'a> {
 /// A step of the search below which the next answer may be the last: it is asked for whole.
 const CLOSE: f64 = 5e-3;
 
-/// The boundary by a dear accountant, from where another one saw it and `found`, its own answer there: Newton's steps in logarithms, beginning with
-/// the slope that the other one saw, until a setting suffices with less than [`PRECISION`] to spare; then one below it, which is to be
-/// insufficient.
+/// Where the first accountant is off by more than this, in logarithms of epsilon, a coarse lattice searches before the dear one is asked,
+const FAR: f64 = 0.25;
+/// this closely.
+const COARSE: f64 = 1e-2;
+
+/// How often a dear accountant is asked before the best that is known has to do: epsilon may jump where its lattice ends.
+const PATIENCE: usize = 6;
+
+/// The boundary by a dear accountant, from its answer where another one saw it: Newton's steps in logarithms, beginning with the slope that the other one
+/// saw and kept between what is known to be too little and to suffice, until a setting suffices with less than [`PRECISION`] to spare; then one below it,
+/// which is to be insufficient.
 ///
 /// What suffices is what the whole answer says, as statements will; only how much there is to spare goes by the slope.
-fn from_near(near: &Bracket, mut found: Bounds, largest: f64, target: f64, dear: &Dear) -> Result<Bounds> {
+fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bounds> {
+    let &Start { near, first: mut found, mut whole } = start;
     let excess = |e: f64| (e.max(1e-300) / target).ln();
     let mut slope = near.slope();
-    let (mut x, mut whole) = (near.high, true);
-    for _ in 0..20 {
+    let mut x = near.high;
+    let reach = if start.whole { 0.5 } else { 5.0 * COARSE };
+    let mut too_little = 0.0_f64;
+    let mut best: Option<(f64, Bounds, bool)> = None;
+    for asked in 0..PATIENCE {
         let above = excess(found.upper);
-        if (0.0..=PRECISION).contains(&(-above / slope)) || near.low == 0.0 {
-            if whole {
-                break;
-            }
-            (found, whole) = ((dear.whole)(x)?, true);
-            continue;
+        // Every setting that is asked about lies between the two.
+        if above <= 0.0 {
+            best = Some((x, found, whole));
+        } else if above > 0.0 {
+            too_little = x;
+        }
+        let known = best.map_or(f64::INFINITY, |(x, ..)| x);
+        let close = (0.0..=PRECISION).contains(&(-above / slope)) || near.low == 0.0;
+        if close || known <= too_little * (1.0 + PRECISION) || asked + 1 == PATIENCE {
+            break;
         }
         // Aim at the middle of what there may be to spare; where there is no finite epsilon, a little further up.
-        let step = if above.is_finite() { (above / slope + 0.5 * PRECISION).clamp(-0.5, 0.5) } else { 0.05 };
-        let next = (x * step.exp()).min(largest);
-        whole = step.abs() < CLOSE;
+        let step = if above.is_finite() { (above / slope + 0.5 * PRECISION).clamp(-reach, reach) } else { 0.05 };
+        let newton = (x * step.exp()).min(largest);
+        let next = if newton > too_little && newton < known {
+            newton
+        } else if known.is_finite() {
+            (too_little * known).sqrt()
+        } else {
+            break;
+        };
+        whole = start.whole && step.abs() < CLOSE;
         found = if whole { (dear.whole)(next)? } else { Bounds { lower: 0.0, upper: (dear.upper)(next)? } };
         let seen = (above - excess(found.upper)) / (next / x).ln();
         if seen.is_finite() && (0.1..=100.0).contains(&seen) {
@@ -108,13 +172,15 @@ fn from_near(near: &Bracket, mut found: Bounds, largest: f64, target: f64, dear:
         }
         x = next;
     }
-    if !whole || found.upper.is_nan() || found.upper > target {
-        // It does not fall as it should: enclose the boundary, whatever that takes; if the whole answer says more there, by whole answers.
-        let upper = boundary(x, largest, target, PRECISION, 4e-3, dear.upper)?.high;
-        if (dear.whole)(upper)?.upper <= target {
-            return Ok(Bounds { lower: 0.0, upper });
-        }
-        let upper = boundary(upper, largest, target, PRECISION, 4e-3, &|x| Ok((dear.whole)(x)?.upper))?.high;
+    if let Some(best) = best {
+        (x, found, whole) = best;
+    }
+    if !whole {
+        found = (dear.whole)(x)?;
+    }
+    if found.upper.is_nan() || found.upper > target {
+        // It does not fall as it should: enclose the boundary by whole answers, not too closely.
+        let upper = boundary(x, largest, target, 20.0 * PRECISION, 4e-3, &|x| Ok((dear.whole)(x)?.upper))?.high;
         return Ok(Bounds { lower: 0.0, upper });
     }
     let (upper, mut lower) = (x, found.lower);
@@ -244,7 +310,8 @@ mod tests {
                 let whole = |x: f64| Ok(Bounds { lower: under(x)?, upper: over(x)? });
                 let dear = Dear { whole: &whole, upper: &over, lower: &under };
                 let first = whole(near.high).unwrap();
-                let Bounds { lower, upper } = from_near(&near, first, 1e9, 2.0, &dear).unwrap();
+                let Bounds { lower, upper } =
+                    from_near(&Start { near: &near, first, whole: true }, 1e9, 2.0, &dear).unwrap();
                 assert!(
                     truth(upper) * 1.0005 <= 2.0 && truth(upper * (1.0 - 3.0 * PRECISION)) * 1.0005 > 2.0,
                     "{upper}"
@@ -253,14 +320,22 @@ mod tests {
                 assert!(asked.get() <= 10, "{} times, power {power}, off {off}", asked.get());
             }
         }
-        // One that is not smooth still ends with what suffices, and a lower bound that is far off is not sought.
+        // One that is not smooth still ends with what suffices, after few answers, and a lower bound that is far off is not sought.
         let near = boundary(1.0, 1e9, 2.0, 5e-3, 0.1, &|x| Ok(2.0 / x)).unwrap();
-        let jumps = |x: f64| Ok(if x < 1.3 { f64::INFINITY } else { 1.5 });
+        let asked = std::cell::Cell::new(0);
+        let jumps = |x: f64| {
+            asked.set(asked.get() + 1);
+            Ok(if x < 1.3 { f64::INFINITY } else { 1.5 })
+        };
         let whole = |x| Ok(Bounds { lower: 0.1, upper: jumps(x)? });
         let dear = Dear { whole: &whole, upper: &jumps, lower: &|_| Ok(0.1) };
         let first = Bounds { lower: 0.0, upper: f64::INFINITY };
-        let Bounds { lower, upper } = from_near(&near, first, 1e9, 2.0, &dear).unwrap();
-        assert!(lower == 0.0 && (1.3..1.5).contains(&upper), "{upper}");
+        for whole in [true, false] {
+            asked.set(0);
+            let Bounds { lower, upper } = from_near(&Start { near: &near, first, whole }, 1e9, 2.0, &dear).unwrap();
+            assert!(lower == 0.0 && (1.3..1.5).contains(&upper), "{upper}");
+            assert!(asked.get() <= 3 * PATIENCE, "{} times", asked.get());
+        }
     }
 
     /// What is asked with the effort of a neighbour says the same as a whole answer does.

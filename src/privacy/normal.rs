@@ -14,13 +14,14 @@ pub fn above(x: f64) -> f64 {
 
 /// Mills' ratio P(Z > x) / density(x).
 ///
-/// From x = 5 on by the continued fraction 1/(x + 1/(x + 2/(x + 3/(x + ...)))), whose sixtieth convergent is exact in f64.
+/// From x = 5 on by the continued fraction 1/(x + 1/(x + 2/(x + 3/(x + ...)))), as far as it still changes a bit of an f64.
 pub fn mills(x: f64) -> f64 {
     if x < 5.0 {
         return above(x) / density(x);
     }
+    let terms = if x < 8.0 { 40 } else { 24 };
     let mut tail = x;
-    for k in (1..=60).rev() {
+    for k in (1..=terms).rev() {
         tail = x + f64::from(k) / tail;
     }
     1.0 / tail

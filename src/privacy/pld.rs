@@ -18,7 +18,6 @@ use super::lattice::{Grid, LARGEST_LOSS, Lattice};
 use super::spectrum::{Parts, Root, Side, Window};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
-use rustfft::FftPlanner;
 
 /// The upper bound is epsilon at delta (1 - RESERVE), the lower at delta (1 + RESERVE).
 pub const RESERVE: f64 = 1.5e-3;
@@ -72,7 +71,7 @@ impl Pld {
         if let Some(bounds) = known(&steps, delta) {
             return Ok(bounds);
         }
-        // The two directions know nothing of each other: one thread each.
+        // The two directions know nothing of each other, nor do the two bounds.
         let side = |direction| (self.aimed(&steps, direction, delta), Bounds { lower: 0.0, upper: f64::INFINITY });
         let (remove, add) = rayon::join(|| side(Direction::Remove), || side(Direction::Add));
         let mut sides = [remove, add];
@@ -85,24 +84,22 @@ impl Pld {
             let floor = worst(&sides).lower;
             sides.par_iter_mut().filter(|s| s.1.upper > floor).for_each(|(aimed, bounds)| {
                 let core = self.core(log2);
-                bounds.lower = bounds.lower.max(aimed.lower(log2, core, delta));
-                bounds.upper = bounds.upper.min(aimed.upper(log2, core, delta));
+                let (lower, upper) = rayon::join(|| aimed.lower(log2, core, delta), || aimed.upper(log2, core, delta));
+                *bounds = Bounds { lower: bounds.lower.max(lower), upper: bounds.upper.min(upper) };
             });
             effort.log2 = log2;
             let all = worst(&sides);
             let meaningless = all.upper.is_finite() && all.upper > LARGEST_LOSS;
-            if meaningless || all.upper - all.lower <= self.tolerance * all.upper {
+            if meaningless || self.close(all) {
                 break;
             }
         }
         effort.direction = if sides[1].1.upper > sides[0].1.upper { Direction::Add } else { Direction::Remove };
         let mut bounds = worst(&sides);
         if let Some(h) = self.interval {
-            let mut planner = FftPlanner::new();
-            bounds.upper = 0.0;
-            for (Aimed { curves, window, .. }, _) in &sides {
-                bounds.upper = larger(bounds.upper, at_interval(curves, window, h, delta, &mut planner)?);
-            }
+            let each: Result<Vec<f64>> =
+                sides.par_iter().map(|(aimed, _)| at_interval(&aimed.curves, &aimed.window, h, delta)).collect();
+            bounds.upper = each?.into_iter().fold(0.0, larger);
         }
         Ok(bounds)
     }
@@ -115,11 +112,13 @@ impl Pld {
         if let Some(bounds) = known(&steps, delta) {
             return Ok(bounds.upper);
         }
-        let first = self.aimed(&steps, effort.direction, delta);
-        let log2 = effort.log2.max(first.start);
-        let found = first.upper(log2, self.core(log2), delta);
+        let one = || {
+            let aimed = self.aimed(&steps, effort.direction, delta);
+            let log2 = effort.log2.max(aimed.start);
+            aimed.upper(log2, self.core(log2), delta)
+        };
         // The other direction is nearly always far below, and then a short FFT proves it.
-        let other = self.aimed(&steps, effort.direction.other(), delta);
+        let (found, other) = rayon::join(one, || self.aimed(&steps, effort.direction.other(), delta));
         let mut least = f64::INFINITY;
         for log2 in self.lengths(other.start) {
             least = least.min(other.upper(log2, self.core(log2), delta));
@@ -141,6 +140,11 @@ impl Pld {
         Ok(aimed.lower(log2, self.core(log2), delta))
     }
 
+    /// Whether bounds are as close as they have to be: then no longer FFT is tried.
+    pub(super) fn close(&self, bounds: Bounds) -> bool {
+        bounds.upper - bounds.lower <= self.tolerance * bounds.upper
+    }
+
     /// Logarithms of the FFTs' lengths that are tried, from `start` on.
     fn lengths(&self, start: u32) -> impl Iterator<Item = u32> + use<> {
         (start..=self.largest_log2.max(start)).step_by(2)
@@ -153,7 +157,7 @@ impl Pld {
 
     fn aimed(&self, steps: &[(Step, u64)], direction: Direction, delta: f64) -> Aimed {
         let curves: Vec<(Curve, u64)> = steps.iter().map(|&(s, c)| (Curve::new(s, direction), c)).collect();
-        let window = aim(&curves, delta, self.largest_log2, &mut FftPlanner::new());
+        let window = aim(&curves, delta, self.largest_log2);
         let count: f64 = steps.iter().map(|(_, c)| *c as f64).sum();
         let start = shortest(&window, count, 14.min(self.largest_log2), self.largest_log2);
         Aimed { curves, window, start }
@@ -164,9 +168,9 @@ impl Pld {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
     /// log2 of the longest FFT.
-    log2: u32,
+    pub(super) log2: u32,
     /// The direction with the larger epsilon.
-    direction: Direction,
+    pub(super) direction: Direction,
 }
 
 impl Default for Effort {
@@ -220,7 +224,7 @@ impl Aimed {
     fn bound(&self, log2: u32, core: i64, delta: f64, target: f64, side: Side) -> (Parts, Root) {
         let len = 1 << log2;
         let parts = press(&self.curves, Some(self.window.spacing(len)), core, delta, side);
-        let found = parts.epsilon(&self.window, len, target, side, &mut FftPlanner::new());
+        let found = parts.epsilon(&self.window, len, target, side);
         (parts, found)
     }
 }
@@ -230,7 +234,7 @@ impl Aimed {
 /// A first, coarse answer for epsilon tells which tilts serve: at θ the charges are e^(K(θ) - θ ε) / delta times larger, relative
 /// to delta, than in the tilted sum. Round-off allows factors of many thousands, so of the tilts it allows the one with
 /// the narrowest window is taken: strong tilts carry far into the tail, and the window with them.
-fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32, planner: &mut FftPlanner<f64>) -> Window {
+fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32) -> Window {
     let core = points(8, 5, largest_log2);
     let rough = press(curves, None, core, delta, Side::Upper);
     let steps: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
@@ -256,7 +260,7 @@ fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32, planner: &mut Fft
     for _ in 0..6 {
         let len = 1 << shortest(&window, steps, 12.min(largest_log2), largest_log2);
         let parts = press(curves, Some(window.spacing(len)), core, delta, Side::Upper);
-        let next = match parts.epsilon(&window, len, delta, Side::Upper, planner) {
+        let next = match parts.epsilon(&window, len, delta, Side::Upper) {
             Root::At(next) | Root::Below(next) => next,
             Root::Above => break,
         };
@@ -295,13 +299,7 @@ fn press(curves: &[(Curve, u64)], h: Option<f64>, core: i64, delta: f64, side: S
 }
 
 /// The upper bound on a lattice of spacing `h`.
-fn at_interval(
-    curves: &[(Curve, u64)],
-    window: &Window,
-    h: f64,
-    delta: f64,
-    planner: &mut FftPlanner<f64>,
-) -> Result<f64> {
+fn at_interval(curves: &[(Curve, u64)], window: &Window, h: f64, delta: f64) -> Result<f64> {
     let steps: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
     // The coarse lattice may carry the sum further out than the window says: leave it room.
     let points = (3.0 * window.width() + steps * h * h + 64.0 * h) / h;
@@ -314,7 +312,7 @@ fn at_interval(
     let mut room = *window;
     room.range.0 -= window.width();
     let parts = press(curves, Some(h), 1 << 40, delta, Side::Upper);
-    match parts.epsilon(&room, len, delta * (1.0 - RESERVE), Side::Upper, planner) {
+    match parts.epsilon(&room, len, delta * (1.0 - RESERVE), Side::Upper) {
         Root::At(e) | Root::Below(e) => Ok(e + parts.loss_rounding()),
         Root::Above => Ok(f64::INFINITY),
     }
@@ -380,7 +378,7 @@ mod tests {
                 products.iter().map(term).sum()
             };
             let curves = [(Curve::new(step, direction), steps)];
-            let window = aim(&curves, delta, 18, &mut FftPlanner::new());
+            let window = aim(&curves, delta, 18);
             let aimed = Aimed { curves: curves.to_vec(), window, start: 16 };
             let b = Bounds { lower: aimed.lower(16, 1 << 12, delta), upper: aimed.upper(16, 1 << 12, delta) };
             assert!(stick(b.upper) <= delta && stick(b.lower) >= delta, "{direction:?}: {b:?}");

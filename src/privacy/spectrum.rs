@@ -11,6 +11,15 @@
 
 use super::lattice::Lattice;
 use rustfft::{FftPlanner, num_complex::Complex};
+use std::cell::RefCell;
+
+thread_local! {
+    /// Planning a length takes as long as transforming it: each thread plans it once.
+    static PLANNER: RefCell<FftPlanner<f64>> = RefCell::new(FftPlanner::new());
+}
+
+/// Points of a law that [`Parts::epsilon`] judges together.
+const BLOCK: usize = 64;
 
 /// Lattices on the same spacing and how many steps each stands for.
 #[derive(Clone, Debug)]
@@ -134,7 +143,7 @@ impl Parts {
     /// The epsilon at which delta is `target`, never too small for [`Side::Upper`], never too large for [`Side::Lower`].
     ///
     /// `len` is the FFT's length; the lattices' spacing times `len` must be the window's width.
-    pub fn epsilon(&self, window: &Window, len: usize, target: f64, side: Side, planner: &mut FftPlanner<f64>) -> Root {
+    pub fn epsilon(&self, window: &Window, len: usize, target: f64, side: Side) -> Root {
         let h = self.parts[0].0.step;
         // Places beyond this are not whole numbers of f64 any more, and no epsilon there means anything.
         let farthest = (window.range.0.abs() + window.range.1.abs()) / h;
@@ -144,7 +153,7 @@ impl Parts {
         let first = (window.range.0 / h).floor() as i64;
         let tilt = window.tilt;
         let k = self.cumulant(tilt)[0];
-        let (law, round_off, scale_error) = self.tilted_law(tilt, len, planner);
+        let (law, round_off, scale_error) = self.tilted_law(tilt, len);
         let place = |i: usize| (first + i as i64) as f64 * h;
         let beyond = |sign: f64, further: f64, end: f64| {
             (self.cumulant(tilt + sign * further)[0] - k - sign * further * end).min(0.0).exp()
@@ -157,11 +166,7 @@ impl Parts {
         let infinite = self.infinite();
 
         let (decay, decay_more, fresh) = ((-tilt * h).exp(), (-(tilt + 1.0) * h).exp(), -(-h).exp_m1());
-        let (mut inner, mut tail) = (0.0_f64, 0.0_f64);
-        let mut before: Option<(f64, f64)> = None;
-        for i in (0..len).rev() {
-            inner = decay * (inner + fresh * tail);
-            let s = place(i);
+        let delta_at = |s: f64, inner: f64| {
             let found = match side {
                 Side::Upper => (k - tilt * s + (inner + charge).ln() + scale_error).exp() + infinite,
                 Side::Lower if inner > charge => (k - tilt * s + (inner - charge).ln() - scale_error).exp(),
@@ -169,11 +174,30 @@ impl Parts {
             };
             // Not a number is against us: all of delta from above, nothing of it from below.
             let unknown = if side == Side::Upper { f64::INFINITY } else { 0.0 };
-            let delta = if found.is_nan() { unknown } else { found };
+            if found.is_nan() { unknown } else { found }
+        };
+        // At most points delta is clearly below the target, by what it would take at the far end of a block of them: that is a comparison,
+        // where delta itself is a logarithm and an exponential.
+        let enough = |s: f64| match side {
+            Side::Upper => ((target - infinite).ln() - k + tilt * s - scale_error - 1e-3).exp() - charge,
+            Side::Lower => (target.ln() - k + tilt * s + scale_error - 1e-3).exp() + charge,
+        };
+        let mut too_little = f64::NAN;
+        let (mut inner, mut tail) = (0.0_f64, 0.0_f64);
+        let mut before: Option<(f64, f64)> = None;
+        for i in (0..len).rev() {
+            if i % BLOCK == BLOCK - 1 {
+                too_little = enough(place(i + 1 - BLOCK));
+            }
+            inner = decay * (inner + fresh * tail);
+            let s = place(i);
+            // A comparison with what is not a number is false, and then delta decides.
+            let delta = if inner < too_little { 0.0 } else { delta_at(s, inner) };
             if delta > target {
                 // Between lattice points delta is linear in e^ε.
                 return match before {
-                    Some((_, after)) if delta.is_finite() => {
+                    Some((next, inner)) if delta.is_finite() => {
+                        let after = delta_at(next, inner);
                         Root::At((s + ((delta - target) / (delta - after) * h.exp_m1()).ln_1p()).max(0.0))
                     }
                     Some((next, _)) => Root::At(if side == Side::Upper { next } else { s }.max(0.0)),
@@ -183,7 +207,7 @@ impl Parts {
             if s <= 0.0 {
                 return Root::At(0.0);
             }
-            before = Some((s, delta));
+            before = Some((s, inner));
             let mass = law[(first + i as i64).rem_euclid(len as i64) as usize].re.max(0.0);
             tail = mass + decay_more * tail;
         }
@@ -191,8 +215,8 @@ impl Parts {
     }
 
     /// The law of the tilted sum modulo `len`, a bound on the error of each entry, and one on ln(e^K).
-    fn tilted_law(&self, tilt: f64, len: usize, planner: &mut FftPlanner<f64>) -> (Vec<Complex<f64>>, f64, f64) {
-        let forward = planner.plan_fft_forward(len);
+    fn tilted_law(&self, tilt: f64, len: usize) -> (Vec<Complex<f64>>, f64, f64) {
+        let (forward, inverse) = PLANNER.with_borrow_mut(|p| (p.plan_fft_forward(len), p.plan_fft_inverse(len)));
         let half = len / 2 + 1;
         let zero = Complex::new(0.0, 0.0);
         let mut product = vec![Complex::new(1.0, 0.0); half];
@@ -236,7 +260,7 @@ impl Parts {
                 buffer[len - i] = product[i].conj() / len as f64;
             }
         }
-        planner.plan_fft_inverse(len).process(&mut buffer);
+        inverse.process(&mut buffer);
         let round_off = (error + 2.0 * eta * total) / len as f64;
         (buffer, round_off, scale_error)
     }
