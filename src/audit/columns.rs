@@ -4,28 +4,21 @@
 pub const WIDTH: usize = 100;
 
 /// The least that a column of several words is narrowed to.
-const LEAST: usize = 8;
+const LEAST: usize = 6;
 
 /// Columns two spaces apart, a rule under the head; cells that are a number stand to the right.
 ///
 /// Where the columns do not fit into `width`, the widest are narrowed and their cells broken between words; where not even
 /// single words fit beside each other, every row becomes a list of its cells under their titles.
 pub fn align(table: &[Vec<String>], width: usize) -> String {
-    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
-    let of = |column: usize| table.iter().filter_map(move |row| row.get(column));
-    let widest = |column: usize| of(column).map(|c| c.chars().count()).max().unwrap_or(0);
-    let mut widths: Vec<usize> = (0..columns).map(widest).collect();
-    // A number and its interval stay together where they can; a word always does.
-    let word = |text: &String| text.split(' ').map(|w| w.chars().count()).max().unwrap_or(0);
-    let least: Vec<usize> =
-        (0..columns).map(|column| of(column).map(word).max().unwrap_or(0).max(LEAST).min(widest(column))).collect();
-    let between = 2 * columns.saturating_sub(1);
-    while widths.iter().sum::<usize>() + between > width {
+    if !stands(table, width) {
+        return list(table, width);
+    }
+    let (mut widths, least) = limits(table);
+    while across(&widths) > width {
         let over = |column: &usize| widths[*column] > least[*column];
-        let Some(column) = (0..columns).filter(over).max_by_key(|&column| widths[column]) else {
-            return list(table, width);
-        };
-        widths[column] -= 1;
+        let widest = (0..widths.len()).filter(over).max_by_key(|&column| widths[column]);
+        widths[widest.expect("it stands at its least")] -= 1;
     }
     let mut out = String::new();
     for (index, row) in table.iter().enumerate() {
@@ -42,11 +35,36 @@ pub fn align(table: &[Vec<String>], width: usize) -> String {
             out.push('\n');
         }
         if index == 0 {
-            out.push_str(&"-".repeat(widths.iter().sum::<usize>() + between));
+            out.push_str(&"-".repeat(across(&widths)));
             out.push('\n');
         }
     }
     out
+}
+
+/// Whether every row of a table has a line of its own in `width`.
+pub fn fits(table: &[Vec<String>], width: usize) -> bool {
+    across(&limits(table).0) <= width
+}
+
+/// Whether the columns of a table fit beside each other into `width`, broken between words where they must be.
+pub fn stands(table: &[Vec<String>], width: usize) -> bool {
+    across(&limits(table).1) <= width
+}
+
+/// Columns of these widths, and what is between them.
+fn across(widths: &[usize]) -> usize {
+    widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1)
+}
+
+/// The columns' widths with no cell broken, and those of their longest words, which are never broken.
+fn limits(table: &[Vec<String>]) -> (Vec<usize>, Vec<usize>) {
+    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
+    let of = |column: usize| table.iter().filter_map(move |row| row.get(column));
+    let widest = |column: usize| of(column).map(|c| c.chars().count()).max().unwrap_or(0);
+    let word = |text: &String| text.split(' ').map(|w| w.chars().count()).max().unwrap_or(0);
+    let least = |column: usize| of(column).map(word).max().unwrap_or(0).max(LEAST).min(widest(column));
+    ((0..columns).map(widest).collect(), (0..columns).map(least).collect())
 }
 
 /// Every row as its first cell, and the others under it, each after its title.

@@ -91,8 +91,8 @@ impl Report {
                         None => interval(cells.ci),
                     },
                     interval(cells.null),
-                    verdict.bound.map_or("none".into(), |b| format!("{b:.3}")),
-                    format!("{:.3}", verdict.lower_limit),
+                    verdict.bound.map_or("none".into(), |b| format!("{:.3}", upwards(b))),
+                    format!("{:.3}", downwards(verdict.lower_limit)),
                     Self::word(verdict).into(),
                 ]);
             }
@@ -179,6 +179,17 @@ impl Report {
             None => "-",
         }
     }
+}
+
+/// The next thousandth that is not below `x`, so that what is printed of a bound still bounds. A thousandth itself is one, however it was computed, and zero
+/// has no sign.
+fn upwards(x: f64) -> f64 {
+    (1e3 * x - 1e-5).ceil() / 1e3 + 0.0
+}
+
+/// The next thousandth that is not above `x`, for what is printed of a lower limit.
+fn downwards(x: f64) -> f64 {
+    0.0 - upwards(-x)
 }
 
 /// The level of the intervals in a [`Summary`], both sides.
@@ -290,6 +301,15 @@ mod tests {
 
     fn line(from: f64, n: u32) -> Vec<f64> {
         (0..n).map(|i| from + f64::from(i)).collect()
+    }
+
+    #[test]
+    fn what_is_printed_of_a_bound_is_not_below_it() {
+        assert_eq!([0.05, 0.0501, 0.7, 1.0, 0.0].map(upwards), [0.05, 0.051, 0.7, 1.0, 0.0]);
+        assert_eq!([0.05, 0.0509, 0.0].map(downwards), [0.05, 0.05, 0.0]);
+        for zero in [upwards(0.0), downwards(0.0), upwards(8e-12), downwards(-8e-12)] {
+            assert_eq!(format!("{zero:.3}"), "0.000");
+        }
     }
 
     #[test]
