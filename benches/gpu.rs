@@ -400,8 +400,8 @@ mod gpu {
             x
         });
         versus!(gpu, "signs, error feedback", |b| [matrix(b, n, c, 1), matrix(b, n, c, 2)], |b, t| {
-            let (mut x, mut memory) = (copy(b, &t[0]), copy(b, &t[1]));
-            b.signs_with_memory(&mut x, &mut memory, at);
+            let (mut x, mut residue) = (copy(b, &t[0]), copy(b, &t[1]));
+            b.signs_with_residue(&mut x, &mut residue, at);
             x
         });
         versus!(gpu, "rounding to 8 bits", |b| [matrix(b, n, c, 1)], |b, t| {

@@ -32,8 +32,8 @@ pub trait Updates: Memory {
     fn subtract(&self, w: &mut Self::Tensor, g: &Self::Tensor, first: usize, scale: f32);
     /// [`crate::ops::compress::signs`].
     fn signs(&self, x: &mut Self::Tensor, at: Address);
-    /// [`crate::ops::compress::signs_with_memory`].
-    fn signs_with_memory(&self, x: &mut Self::Tensor, memory: &mut Self::Tensor, at: Address);
+    /// [`crate::ops::compress::signs_with_residue`].
+    fn signs_with_residue(&self, x: &mut Self::Tensor, residue: &mut Self::Tensor, at: Address);
     /// [`crate::ops::compress::quantise`].
     fn quantise(&self, x: &mut Self::Tensor, bits: u32, at: Address);
 }

@@ -58,18 +58,18 @@ pub fn signs(x: &mut [f32], at: Address) {
     });
 }
 
-/// Sign with error feedback (Karimireddy et al. 2019), with `e` the memory:
+/// Sign with error feedback (Karimireddy et al. 2019), with `e` the residue:
 /// `p = x + e`, `x = mean(|p|) sign(p)`, `e = p - x`.
 ///
-/// The memory is in units of the gradient, not of the step, so that AdamW can follow; with a constant learning rate and the direct
+/// The residue is in units of the gradient, not of the step, so that AdamW can follow; with a constant learning rate and the direct
 /// route that is the same.
-pub fn signs_with_memory(x: &mut [f32], memory: &mut [f32], at: Address) {
+pub fn signs_with_residue(x: &mut [f32], residue: &mut [f32], at: Address) {
     let sums: Vec<f64> = x
         .par_chunks_mut(BLOCK)
-        .zip(memory.par_chunks_mut(BLOCK))
-        .map(|(x, memory)| {
+        .zip(residue.par_chunks_mut(BLOCK))
+        .map(|(x, residue)| {
             let mut sum = 0.0;
-            for (x, e) in x.iter_mut().zip(memory) {
+            for (x, e) in x.iter_mut().zip(residue) {
                 *e += *x;
                 *x = *e;
                 sum += f64::from(e.abs());
@@ -79,8 +79,8 @@ pub fn signs_with_memory(x: &mut [f32], memory: &mut [f32], at: Address) {
         .collect();
     let size = (sums.iter().sum::<f64>() / x.len().max(1) as f64) as f32;
     signs(x, at);
-    x.par_chunks_mut(BLOCK).zip(memory.par_chunks_mut(BLOCK)).for_each(|(x, memory)| {
-        for (x, e) in x.iter_mut().zip(memory) {
+    x.par_chunks_mut(BLOCK).zip(residue.par_chunks_mut(BLOCK)).for_each(|(x, residue)| {
+        for (x, e) in x.iter_mut().zip(residue) {
             *x *= size;
             *e -= *x;
         }

@@ -199,14 +199,14 @@ fn signs_of_gradients() {
         parity!(
             3e-6,
             |b| {
-                let mut memory = matrix(b, n, c, 4);
+                let mut residue = matrix(b, n, c, 4);
                 let mut sent = Vec::new();
                 for step in 0..3 {
                     let mut x = matrix(b, n, c, 5 + step);
-                    b.signs_with_memory(&mut x, &mut memory, Address { step: step as u32, ..at });
+                    b.signs_with_residue(&mut x, &mut residue, Address { step: step as u32, ..at });
                     sent.push(read(b, &x));
                 }
-                sent.push(read(b, &memory));
+                sent.push(read(b, &residue));
                 sent
             },
             "with memory, {n} x {c}"

@@ -39,8 +39,8 @@ impl<F: Real> Updates for Cpu<F> {
         in_f32(x, |x| compress::signs(x, at));
     }
 
-    fn signs_with_memory(&self, x: &mut Tensor<F>, memory: &mut Tensor<F>, at: Address) {
-        in_f32(x, |x| in_f32(memory, |memory| compress::signs_with_memory(x, memory, at)));
+    fn signs_with_residue(&self, x: &mut Tensor<F>, residue: &mut Tensor<F>, at: Address) {
+        in_f32(x, |x| in_f32(residue, |residue| compress::signs_with_residue(x, residue, at)));
     }
 
     fn quantise(&self, x: &mut Tensor<F>, bits: u32, at: Address) {

@@ -35,8 +35,8 @@ impl Updates for Gpu {
         update::signs(&self.context, x, None, at, &|rows, cols| self.empty(rows, cols));
     }
 
-    fn signs_with_memory(&self, x: &mut Tensor, memory: &mut Tensor, at: Address) {
-        update::signs(&self.context, x, Some(memory), at, &|rows, cols| self.empty(rows, cols));
+    fn signs_with_residue(&self, x: &mut Tensor, residue: &mut Tensor, at: Address) {
+        update::signs(&self.context, x, Some(residue), at, &|rows, cols| self.empty(rows, cols));
     }
 
     fn quantise(&self, x: &mut Tensor, bits: u32, at: Address) {

@@ -214,7 +214,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         for (i, x) in tensors.iter_mut().enumerate() {
             match (&self.settings.method, &mut self.residue) {
                 (Method::Signsgd { variant: Variant::ErrorFeedback }, Some(residue)) => {
-                    b.signs_with_memory(x, &mut residue[i], address(i));
+                    b.signs_with_residue(x, &mut residue[i], address(i));
                 }
                 (Method::Signsgd { .. }, _) => b.signs(x, address(i)),
                 (Method::Qsgd { bits }, _) => b.quantise(x, *bits, address(i)),
