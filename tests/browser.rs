@@ -130,9 +130,25 @@ fn page() -> &'static str {
         let section = |title: &str, parts| Section { id: title.into(), title: title.into(), parts };
         let long = Part::Code(format!("cargo run --release -- {}", "--a-long-option 12 ".repeat(12)));
         page.sections.push(section("Verdicts", ["holds", "fails", "undecided"].map(verdict).into()));
-        page.sections.push(section("Kinds", vec![long, Part::Table(kinds_of_cells())]));
+        page.sections.push(section("Kinds", vec![long, Part::Table(kinds_of_cells()), Part::Table(as_of_a_study())]));
         render(&page)
     })
+}
+
+/// As wide as a study's tables are: nine columns, three of them numbers with their spread and range.
+fn as_of_a_study() -> Table {
+    let titles =
+        ["method", "numbers a step", "released", "noise [C]", "rate", "test ppl", "AUC", "time [s]", "eps spent"];
+    let row = |method: &str| {
+        let spread = ["115.44 ± 11.35 [102.62, 124.19]", "0.503 ± 0.003 [0.500, 0.507]", "84.6 ± 116.4 [12.3, 218.8]"];
+        let first = [method, "642,544", "393.2 KB", "14.156", "4.24e-3"];
+        first.into_iter().chain(spread).chain(["1.000"]).map(Cell::from).collect()
+    };
+    Table {
+        caption: "As of a study".into(),
+        titles: titles.map(String::from).to_vec(),
+        rows: ["DPSGD", "FERRET-k, usual k, scalars"].map(row).to_vec(),
+    }
 }
 
 /// Numbers whose texts sort otherwise, texts among them, and a cell with nothing.

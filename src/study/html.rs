@@ -111,8 +111,7 @@ impl Cell {
 impl From<String> for Cell {
     /// A text that begins with a number, as in `0.513 [0.49, 0.53]` or `12,000`, is sorted by it.
     fn from(text: String) -> Self {
-        let sort = leading_number(&text);
-        Self { text, sort, alarm: false }
+        Self { sort: leading_number(&text), text, alarm: false }
     }
 }
 
@@ -120,6 +119,14 @@ impl From<&str> for Cell {
     fn from(text: &str) -> Self {
         text.to_owned().into()
     }
+}
+
+/// A cell as it is shown: a number's interval has a line of its own, so that a table of many is no wider than its page.
+fn said(cell: &Cell) -> String {
+    let text = escape(&cell.text).replace(" ± ", "\u{a0}±\u{a0}");
+    let parts = text.split_once(" [").and_then(|(value, rest)| Some((value, rest.split_once(']')?)));
+    let Some((value, (range, rest))) = parts.filter(|_| cell.sort.is_some()) else { return text };
+    format!("{value} <span class=\"range\">[{range}]</span>{rest}")
 }
 
 fn leading_number(text: &str) -> Option<f64> {
@@ -309,7 +316,7 @@ fn write_table(out: &mut String, table: &Table) {
                 None => String::new(),
             };
             let title = escape(&table.titles[column]);
-            let _ = write!(out, "<td{class}{sort} data-title=\"{title}\">{}</td>", escape(&cell.text));
+            let _ = write!(out, "<td{class}{sort} data-title=\"{title}\">{}</td>", said(cell));
         }
         *out += "</tr>\n";
     }
@@ -377,6 +384,8 @@ mod tests {
         write_table(&mut out, &table);
         assert_eq!(out.matches("<td").count(), 9);
         assert!(out.contains("<td class=\"n alarm\" data-sort=\"0.4\" data-title=\"b\">"));
+        let cell = said(&"7.4 ± 0.1 [7.3, 7.5] | 9".into());
+        assert_eq!(cell, "7.4\u{a0}±\u{a0}0.1 <span class=\"range\">[7.3, 7.5]</span> | 9");
         assert!(!out.contains("NaN"));
     }
 

@@ -2,7 +2,7 @@
 
 use super::first::Row;
 use super::grid::Spread;
-use crate::audit::columns::align;
+use crate::audit::columns::{align, fits};
 
 /// Column titles, not to be broken. The first seven are what a narrow terminal shows.
 pub const TITLES: [&str; 10] = [
@@ -108,12 +108,12 @@ pub fn thousands(n: u64) -> String {
 pub fn text(rows: &[Row], width: usize) -> String {
     let all: Vec<Vec<String>> =
         std::iter::once(TITLES.map(String::from)).chain(rows.iter().map(cells)).map(|cells| cells.to_vec()).collect();
-    let widest = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let first = |columns: usize| all.iter().map(|row| row[..columns].to_vec()).collect::<Vec<_>>();
     let mut columns = NARROW;
-    while columns < TITLES.len() && (0..=columns).map(widest).sum::<usize>() + 2 * columns <= width {
+    while columns < TITLES.len() && fits(&first(columns + 1), width) {
         columns += 1;
     }
-    align(&all.iter().map(|row| row[..columns].to_vec()).collect::<Vec<_>>(), width).replace('\u{a0}', " ")
+    align(&first(columns), width).replace('\u{a0}', " ")
 }
 
 /// What was found, in a sentence: the best private result beside the one without privacy, and whether an attack told members apart.

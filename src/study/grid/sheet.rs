@@ -1,6 +1,6 @@
 //! A table as text, LaTeX and part of a page.
 
-use crate::audit::columns::{align, wrap};
+use crate::audit::columns::{align, fits, stands, wrap};
 use crate::study::html;
 
 /// A table with what must be said under it.
@@ -17,13 +17,23 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// For a terminal of this width.
+    /// For a terminal of this width. Where it is too narrow for a line a row, least and largest are left to the page and to the files.
     pub fn text(&self, width: usize) -> String {
         let mut table = vec![self.titles.clone()];
         table.extend(self.rows.iter().cloned());
-        let note = if self.note.is_empty() { String::new() } else { format!("{}\n", self.note) };
+        let mut note = if self.note.is_empty() { String::new() } else { format!("{}\n", self.note) };
+        if !fits(&table, width) {
+            table.iter_mut().flatten().for_each(|cell| *cell = without_range(cell));
+            let whole: Vec<Vec<String>> =
+                table.iter().map(|row| row.iter().map(|cell| cell.replace(" ± ", "\u{a0}±\u{a0}")).collect()).collect();
+            // In one piece, where that leaves room for the other columns.
+            if stands(&whole, width) {
+                table = whole;
+            }
+            note = note.replace("± SD [least, largest]", "± SD");
+        }
         let (caption, note) = (wrap(&self.caption, width), wrap(&note, width));
-        format!("{caption}\n\n{}{note}\n", align(&table, width))
+        format!("{caption}\n\n{}{note}\n", align(&table, width).replace('\u{a0}', " "))
     }
 
     /// A `table` environment; needs no package.
@@ -53,6 +63,16 @@ impl Sheet {
     }
 }
 
+/// `mean ± SD [least, largest]` as `mean ± SD`.
+fn without_range(cell: &str) -> String {
+    let mut out = cell.to_owned();
+    while let Some(start) = out.find('±').and_then(|at| out[at..].find(" [").map(|more| at + more)) {
+        let Some(end) = out[start..].find(']') else { break };
+        out.replace_range(start..=start + end, "");
+    }
+    out
+}
+
 fn cell(text: &str) -> html::Cell {
     html::Cell { alarm: text.contains("ALARM") || text.contains("diverged"), ..text.into() }
 }
@@ -74,4 +94,33 @@ pub fn latex(text: &str) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_and_its_spread_stay_together_and_what_does_not_fit_is_left_out_and_not_spoken_of() {
+        let row = |name: &str| {
+            let spread = "31.46 ± 1.14 [30.20, 32.44]";
+            [name, spread, "0.494 ± 0.008 [0.487, 0.503]", "12.1 ± 0.3 [11.8, 12.5] | 45.3"].map(String::from).to_vec()
+        };
+        let sheet = Sheet {
+            caption: "At one budget".into(),
+            titles: ["method", "test ppl", "AUC", "paper's"].map(String::from).to_vec(),
+            rows: vec![row("FERRET-k, usual k"), row("DPSGD")],
+            note: "Mean ± SD [least, largest] over 3 seeds.".into(),
+        };
+        let wide = sheet.text(200);
+        assert!(wide.contains("31.46 ± 1.14 [30.20, 32.44]") && wide.contains("[least, largest]"), "{wide}");
+        let narrow = sheet.text(80);
+        for line in narrow.lines() {
+            assert!(line.chars().count() <= 80 && !line.trim_end().ends_with('±'), "{line:?}");
+        }
+        for piece in ["31.46 ± 1.14", "0.494 ± 0.008", "12.1 ± 0.3 | 45.3", "Mean ± SD over 3 seeds."] {
+            assert!(narrow.contains(piece), "{piece}: {narrow}");
+        }
+        assert!(!narrow.contains('[') && narrow.lines().filter(|l| l.contains('±')).count() == 3, "{narrow}");
+    }
 }

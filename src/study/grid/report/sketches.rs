@@ -8,6 +8,7 @@ use crate::study::grid::Grid;
 use crate::study::grid::sheet::Sheet;
 use crate::study::plot::Axis;
 use crate::study::spec::{Goal, Sketches};
+use crate::study::table::thousands;
 use crate::study::verdict::Verdict;
 
 /// What a run released: numbers a step, bits in all, and the noise; of DPSGD all weights, 32 bits each.
@@ -52,7 +53,7 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
                 let made = first.and_then(released);
                 vec![
                     g.spec.row.clone(),
-                    made.map_or(String::new(), |m| m.0.to_string()),
+                    made.map_or(String::new(), |m| thousands(m.0)),
                     made.map_or(String::new(), |m| bytes(m.1)),
                     made.map_or(String::new(), |m| format!("{:.3}", m.2)),
                     format!("{:.2e}", g.spec.learning_rate),
