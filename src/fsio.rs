@@ -167,6 +167,12 @@ pub fn print(text: &str) -> Result<()> {
     }
 }
 
+/// A line on stderr, in one piece: ranks and threads may write there at once, and their lines must not mix. Where there is no stderr any more,
+/// nobody reads.
+pub fn tell(line: &str) {
+    let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
 /// A file or folder under a name of its own, `.ferret-` and random letters; removed when dropped, unless it was renamed.
 struct Temporary {
     path: PathBuf,

@@ -2,6 +2,7 @@
 
 use super::{interrupt, ranks};
 use crate::error::{Error, Result};
+use crate::fsio;
 use crate::progress::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::borrow::Cow;
@@ -100,13 +101,13 @@ impl Progress for Bars {
 
     fn device(&self, name: &str) {
         if ranks::is_first() {
-            eprintln!("device: {name}");
+            fsio::tell(&format!("device: {name}"));
         }
     }
 
     fn note(&self, text: &str) {
         if !self.quiet && ranks::is_first() {
-            eprintln!("note: {text}");
+            fsio::tell(&format!("note: {text}"));
         }
     }
 }

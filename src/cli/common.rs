@@ -6,6 +6,7 @@ use super::{flags, ranks};
 pub use crate::backend::{Device, Job};
 use crate::data::{self, Dataset, LoadOptions, Loss, Unit};
 use crate::error::{Error, Result};
+use crate::fsio;
 use crate::kernel::Stored;
 use crate::method::Tune;
 use crate::method::groups::Grouping;
@@ -217,7 +218,7 @@ pub fn open_records(path: &Path, loss: Loss, config: &Config, tokenizer: Option<
 fn read_records(path: &Path, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> Result<Dataset> {
     let dataset = data::load_examples(path, tokenizer, options)?;
     for note in dataset.notes().iter().filter(|_| ranks::is_first()) {
-        eprintln!("note: {}: {}", path.display(), flags::spell(note));
+        fsio::tell(&format!("note: {}: {}", path.display(), flags::spell(note)));
     }
     Ok(dataset)
 }
@@ -252,6 +253,6 @@ fn tokenizer(folder: &Path, config: &Config, notes: &[String]) -> Result<Option<
 /// The notes on a model that matter where it is trained, or all others: one who does not train need not hear of dropout.
 pub fn tell(notes: &[String], of_training: bool) {
     for note in notes.iter().filter(|note| ranks::is_first() && note.starts_with("dropout ") == of_training) {
-        eprintln!("note: {note}");
+        fsio::tell(&format!("note: {note}"));
     }
 }

@@ -159,7 +159,7 @@ pub fn run(args: Args) -> Result<()> {
         }
         if !args.quiet {
             let (fed, seconds) = (dataset.tokens() as f64, start.elapsed().as_secs_f64());
-            eprintln!("{seconds:.1} s, {:.0} tokens/s", fed / seconds);
+            fsio::tell(&format!("{seconds:.1} s, {:.0} tokens/s", fed / seconds));
         }
     }
     Ok(())

@@ -31,7 +31,7 @@ pub fn run(seeds: u64, quiet: bool) -> Result<()> {
     let worlds = first::worlds(&options)?;
     let note = |text: String| {
         if !quiet {
-            eprintln!("{text}");
+            fsio::tell(&text);
         }
     };
     let about = comparison::About::of(&worlds, &options)?;

@@ -121,7 +121,7 @@ pub fn run(args: Args) -> Result<()> {
     let (tokens, seconds) = args.compute.run(work)?;
     let ended = args.prompt.is_some() && tokens.last().copied() == eos;
     if tokens.len() < args.max_tokens && !ended {
-        eprintln!("note: stopped at the end of the model's context of {context} tokens");
+        fsio::tell(&format!("note: stopped at the end of the model's context of {context} tokens"));
     }
     // The first token's time is the prompt's.
     let rate = (tokens.len().saturating_sub(1)) as f64 / seconds;
@@ -130,7 +130,7 @@ pub fn run(args: Args) -> Result<()> {
         let out = json!({"tokens": tokens, "text": text, "tokens_per_second": rate.is_finite().then_some(rate)});
         fsio::print(&format!("{out}\n"))?;
     } else if rate.is_finite() && !args.quiet {
-        eprintln!("{} tokens, {rate:.1} tokens/s", tokens.len());
+        fsio::tell(&format!("{} tokens, {rate:.1} tokens/s", tokens.len()));
     }
     Ok(())
 }

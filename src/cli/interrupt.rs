@@ -17,7 +17,7 @@ pub fn listen() {
         if again {
             std::process::exit(130);
         }
-        eprintln!("\nferret: stopping after this step; press Ctrl-C again to stop at once");
+        crate::fsio::tell("\nferret: stopping after this step; press Ctrl-C again to stop at once");
     });
 }
 

@@ -90,7 +90,7 @@ pub fn main() -> i32 {
             if e.kind() == clap::error::ErrorKind::UnknownArgument
                 && std::env::args_os().nth(1).is_some_and(|verb| verb == "plan")
             {
-                eprintln!("With --data FILE in place of --records, plan takes every flag of train.");
+                crate::fsio::tell("With --data FILE in place of --records, plan takes every flag of train.");
             }
             return e.exit_code();
         }

@@ -5,7 +5,6 @@
 
 use crate::error::{Error, Result};
 use crate::ranks::{Alone, Ranks};
-use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
 static WORLD: OnceLock<Arc<dyn Ranks>> = OnceLock::new();
@@ -64,10 +63,9 @@ fn lost(sentence: &str) -> ! {
     std::process::exit(1)
 }
 
-/// A sentence on stderr, in one piece: all ranks may write there at once.
+/// A sentence on stderr.
 pub fn say(sentence: &str) {
-    // Where there is no stderr any more, nobody reads.
-    let _ = std::io::stderr().write_all(format!("ferret: {sentence}\n").as_bytes());
+    crate::fsio::tell(&format!("ferret: {sentence}"));
 }
 
 /// Whether the first rank finds that `condition` holds; asked of nobody else, and told to all.

@@ -309,7 +309,7 @@ fn stage(args: &Args, runner: &Runner, store: &Store, specs: &[Spec], what: &'st
 
 fn note(args: &Args, text: &str) {
     if !args.quiet {
-        eprintln!("{text}");
+        fsio::tell(text);
     }
 }
 

@@ -350,7 +350,7 @@ impl Args {
 
     fn note(&self, text: &str) {
         if !self.quiet && ranks::is_first() {
-            eprintln!("{}", super::flags::spell(text));
+            fsio::tell(&super::flags::spell(text));
         }
     }
 }

@@ -149,9 +149,9 @@ fn rebuild(dir: &Path, quiet: bool) -> Result<Value> {
     checkpoint::save(dir, &weights, &SaveOptions::fresh(Dtype::F32))?;
     let out = dir.display();
     if !quiet {
-        eprintln!(
+        fsio::tell(&format!(
             "{out}: perplexity {public:.4} on public text, {private:.4} on private records; build again to embed it"
-        );
+        ));
     }
     Ok(json!({"out": dir, "perplexity_public": public, "perplexity_private": private, "sha256": sha256}))
 }
