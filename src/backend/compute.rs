@@ -21,6 +21,15 @@ pub trait Compute: Memory {
     fn rms_norm(&self, x: &Self::Tensor, gain: &Self::Weight, eps: f64) -> (Self::Tensor, Self::Tensor);
     /// [`crate::ops::linear::forward`].
     fn linear(&self, x: &Self::Tensor, w: &Self::Weight, order: Order, bias: Option<&Self::Weight>) -> Self::Tensor;
+    /// [`Compute::linear`] by several weights and biases of one input.
+    fn linears<const N: usize>(
+        &self,
+        x: &Self::Tensor,
+        layers: [(&Self::Weight, Option<&Self::Weight>); N],
+        order: Order,
+    ) -> [Self::Tensor; N] {
+        layers.map(|(w, bias)| self.linear(x, w, order, bias))
+    }
     /// [`crate::ops::attention::forward`]: output and log-sum-exp.
     fn attention(&self, qkv: Qkv<&Self::Tensor>, segments: &Segments, heads: &Heads) -> (Self::Tensor, Self::Tensor);
     /// [`crate::ops::rope::turn`] on `heads` heads of `width` columns from column `first` on: a value or a tangent, or, `back`, a gradient.

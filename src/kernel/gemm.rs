@@ -10,10 +10,10 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 /// Products below this many multiply-adds are not worth a second thread.
-const SERIAL_BELOW: usize = 1 << 18;
+pub(crate) const SERIAL_BELOW: usize = 1 << 18;
 
 /// Products of at most this many rows read B where it lies: packing it would cost more than the product.
-pub(super) const FEW_ROWS: usize = 4;
+pub(crate) const FEW_ROWS: usize = 4;
 
 /// An element's sum over k is formed in blocks of this many, each from zero: what matrixmultiply does, and so everyone here.
 pub(crate) const KC: usize = 256;
@@ -37,7 +37,7 @@ pub enum Onto<'a, F> {
 
 impl<F: Copy> Onto<'_, F> {
     /// The part of it under these columns.
-    pub(super) fn columns(self, range: Range<usize>) -> Self {
+    pub(crate) fn columns(self, range: Range<usize>) -> Self {
         if let Onto::Row(row) = self { Onto::Row(&row[range]) } else { self }
     }
 }
@@ -62,10 +62,11 @@ fn split<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayVie
         return matmul_serial(a, b, onto, c);
     }
     let left = pieces / 2;
-    // Cuts fall where micro-kernel tiles end.
+    // Cuts fall where micro-kernel tiles end, or, of the widest, where one of its vectors does: pieces as long as each other save more than a
+    // narrow tile costs.
     let cut = |len: usize, tile: usize| (len * left / pieces).next_multiple_of(tile).min(len);
     if n >= m {
-        let at = cut(n, 64);
+        let at = cut(n, 16);
         let (b0, b1) = b.split_at(Axis(1), at);
         let (c0, c1) = c.split_at(Axis(1), at);
         let (left_onto, right_onto) = (onto.columns(0..at), onto.columns(at..n));
@@ -113,15 +114,22 @@ fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: A
     let (k, n) = (a.ncols(), b.ncols());
     assert_eq!(b.nrows(), k, "inner sizes of a product");
     assert_eq!(c.dim(), (a.nrows(), n), "size of a product");
-    // Cuts fall where cache lines may end, and vectors do.
-    let width = n.div_ceil(rayon::current_num_threads()).next_multiple_of(16).max(64);
+    let width = share(n);
     let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
     columns.into_par_iter().enumerate().for_each(|(i, c)| {
         let range = i * width..i * width + c.ncols();
-        let b = b.slice_axis(Axis(1), ndarray::Slice::from(range.clone()));
-        let onto = onto.columns(range);
-        if b.strides()[1] == 1 { by_rows(a, b, onto, c) } else { matmul_serial(a, b, onto, c) }
+        few_rows_serial(a, b.slice_axis(Axis(1), ndarray::Slice::from(range.clone())), onto.columns(range), c);
     });
+}
+
+/// Columns that a thread has of a product of a few rows: cuts fall where cache lines may end, and vectors do.
+pub(crate) fn share(columns: usize) -> usize {
+    columns.div_ceil(rayon::current_num_threads()).next_multiple_of(32).max(64)
+}
+
+/// [`few_rows`] on the calling thread alone.
+pub(crate) fn few_rows_serial<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayViewMut2<F>) {
+    if b.strides()[1] == 1 { by_rows(a, b, onto, c) } else { matmul_serial(a, b, onto, c) }
 }
 
 /// `C <- A B + onto` where B's rows are runs: they are added up in long vectors, block by block of k.

@@ -1,7 +1,7 @@
 //! Numbers as a checkpoint stores them, and products with a matrix of them: widened a block at a time, into scratch that stays in cache, so that
 //! memory is read once and in the width of the file.
 
-use super::gemm::{FEW_ROWS, KC, Onto, by_rows, matmul_serial};
+use super::gemm::{FEW_ROWS, KC, Onto, by_rows, matmul_serial, share};
 use super::{Real, multiversion};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -131,9 +131,13 @@ impl Scalars for Stored {
 pub trait Narrow: Copy + Send + Sync {
     /// `wide_i <- narrow_i`.
     fn widen<F: Real>(narrow: &[Self], wide: &mut [F]);
-    /// `C <- A Wᵀ + onto` of a few rows, W read from where it lies; false where that cannot be done, and nothing was.
-    fn few_rows<F: Real>(_a: ArrayView2<F>, _w: ArrayView2<Self>, _onto: Onto<F>, _c: &mut ArrayViewMut2<F>) -> bool {
+    /// Whether [`Narrow::few_rows_serial`] is there.
+    fn reads_few<F: Real>() -> bool {
         false
+    }
+    /// `C <- A Wᵀ + onto` of a few rows, none of the sizes 0, on the calling thread, W read from where it lies. Rows of W and C are runs.
+    fn few_rows_serial<F: Real>(_a: ArrayView2<F>, _w: ArrayView2<Self>, _onto: Onto<F>, _c: ArrayViewMut2<F>) {
+        unreachable!("asked before")
     }
 }
 
@@ -142,24 +146,21 @@ impl Narrow for bf16 {
         widen_bf16(bytemuck::cast_slice(narrow), wide);
     }
 
-    fn few_rows<F: Real>(a: ArrayView2<F>, w: ArrayView2<Self>, onto: Onto<F>, c: &mut ArrayViewMut2<F>) -> bool {
+    fn reads_few<F: Real>() -> bool {
+        F::reads_bf16()
+    }
+
+    fn few_rows_serial<F: Real>(a: ArrayView2<F>, w: ArrayView2<Self>, onto: Onto<F>, mut c: ArrayViewMut2<F>) {
         let ((m, k), n) = (a.dim(), w.nrows());
-        if !F::reads_bf16() || c.strides()[1] != 1 || w.strides()[1] != 1 || m * k * n == 0 {
-            return false;
+        assert!(w.ncols() == k && c.dim() == (m, n), "sizes of a product");
+        assert!(w.strides()[1] == 1 && c.strides()[1] == 1, "rows that are runs");
+        if let Onto::Row(row) = onto {
+            assert_eq!(row.len(), n, "size of the row under a product");
         }
-        // Cuts fall where cache lines may end, and vectors do.
-        let width = n.div_ceil(rayon::current_num_threads()).next_multiple_of(32).max(64);
-        let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
-        columns.into_par_iter().enumerate().for_each(|(i, mut c)| {
-            let columns = i * width..i * width + c.ncols();
-            let (size, w) = ((m, k, c.ncols()), w.slice(s![columns.clone(), ..]));
-            let from = (a.as_ptr(), a.strides()[0], a.strides()[1]);
-            let to = (c.as_mut_ptr(), c.strides()[0]);
-            // SAFETY: the sizes were compared by the caller, the views are valid for their shapes and strides, rows of W and C are runs, and `c` is
-            // borrowed mutably.
-            unsafe { F::gemm_bf16(size, from, (w.as_ptr().cast(), w.strides()[0]), onto.columns(columns), to) };
-        });
-        true
+        let from = (a.as_ptr(), a.strides()[0], a.strides()[1]);
+        let to = (c.as_mut_ptr(), c.strides()[0]);
+        // SAFETY: the sizes agree, the views are valid for their shapes and strides, rows of W and C are runs, and `c` is borrowed mutably.
+        unsafe { F::gemm_bf16((m, k, n), from, (w.as_ptr().cast(), w.strides()[0]), onto, to) };
     }
 }
 
@@ -197,8 +198,13 @@ pub fn matmul_narrow<F: Real, H: Narrow>(
     assert_eq!(c.dim(), (m, n), "size of a product");
     // Few rows are bound by memory: their blocks stay in the first cache. Many are bound by arithmetic: their blocks amortise packing.
     let few = m <= FEW_ROWS;
-    if few && transposed && H::few_rows(a, w, onto, &mut c) {
-        return;
+    if few && transposed && H::reads_few::<F>() && c.strides()[1] == 1 && w.strides()[1] == 1 && m * k * n > 0 {
+        let width = share(n);
+        let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
+        return columns.into_par_iter().enumerate().for_each(|(i, c)| {
+            let columns = i * width..i * width + c.ncols();
+            H::few_rows_serial(a, w.slice(s![columns.clone(), ..]), onto.columns(columns), c);
+        });
     }
     let width = match (few, transposed) {
         (true, true) => 16,

@@ -45,7 +45,7 @@ impl<B: Backend> Decoder<B> {
     ) -> (B::Tensor, BlockCache<B>) {
         let (b, ids) = (&self.backend, &self.layout.blocks[l]);
         let (n1, stats_1) = self.norm(&x, ids.norm_1);
-        let (mut qkv, heads) = self.norm_heads(ids, ids.qkv.map(|pair| self.linear(&n1, pair)));
+        let (mut qkv, heads) = self.norm_heads(ids, self.linears(&n1, ids.qkv));
         let n1 = ids.qkv.iter().any(|pair| pair.products().any(&wants)).then_some(n1);
         self.turn(&mut qkv, table, false);
         let (att, lse) = attend(qkv.as_ref());
@@ -53,7 +53,7 @@ impl<B: Backend> Decoder<B> {
         let mut mid = self.linear(pick(&att).as_ref().unwrap_or(&att), ids.attn_out);
         b.add(&mut mid, pick(&x).as_ref().unwrap_or(&x));
         let (n2, stats_2) = self.norm(&mid, ids.norm_2);
-        let h = ids.mlp_in.map(|pair| self.linear(&n2, pair));
+        let h = self.linears(&n2, ids.mlp_in);
         let n2 = ids.mlp_in.iter().any(|pair| pair.products().any(&wants)).then_some(n2);
         let a = self.activation(h.as_ref());
         let mut y = self.linear(&a, ids.mlp_out);
@@ -209,11 +209,29 @@ impl<B: Backend> Decoder<B> {
     pub(super) fn linear(&self, x: &B::Tensor, pair: Pair) -> B::Tensor {
         let bias = pair.bias.map(|p| self.param(p));
         let mut y = self.backend.linear(x, self.param(pair.weight), self.config.order, bias);
+        self.add_low(x, pair, &mut y);
+        y
+    }
+
+    /// [`Decoder::linear`] by layers of one input.
+    fn linears<const N: usize>(&self, x: &B::Tensor, pairs: Parts<Pair, N>) -> Parts<B::Tensor, N> {
+        match pairs {
+            Parts::Fused(pair) => Parts::Fused(self.linear(x, pair)),
+            Parts::Split(pairs) => {
+                let layers = pairs.map(|pair| (self.param(pair.weight), pair.bias.map(|p| self.param(p))));
+                let mut ys = self.backend.linears(x, layers, self.config.order);
+                ys.iter_mut().zip(pairs).for_each(|(y, pair)| self.add_low(x, pair, y));
+                Parts::Split(ys)
+            }
+        }
+    }
+
+    /// `y += s x Aᵀ Bᵀ`: what an adapter adds.
+    fn add_low(&self, x: &B::Tensor, pair: Pair, y: &mut B::Tensor) {
         if let Some([a, b]) = pair.adapter {
             let up = self.backend.linear(&self.low(x, a), self.param(b), Order::OutIn, None);
-            self.backend.add(&mut y, &up);
+            self.backend.add(y, &up);
         }
-        y
     }
 
     /// `s x Aᵀ`.

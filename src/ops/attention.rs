@@ -12,7 +12,7 @@ mod tests;
 
 use super::heads::Heads;
 use super::{Segments, slice, slice_mut};
-use crate::kernel::gemm::{KC, Onto, matmul_serial, scaled_matmul_serial};
+use crate::kernel::gemm::{KC, Onto, SERIAL_BELOW, matmul_serial, scaled_matmul_serial};
 use crate::kernel::{Real, elementwise, multiversion};
 use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, s};
 use rayon::prelude::*;
@@ -53,7 +53,9 @@ pub fn forward_cached<F: Real>(qkv: [ArrayView2<F>; 3], heads: &Heads, mut out: 
     let past = qkv[1].nrows() - qkv[0].nrows();
     let slopes = heads.slopes();
     let outs: Vec<_> = out.axis_chunks_iter_mut(Axis(1), heads.width).collect();
-    outs.into_par_iter().enumerate().for_each(|(h, out)| {
+    // A short text is attended to sooner than a second thread is met.
+    let least = if qkv[0].len() * qkv[1].nrows() < SERIAL_BELOW { heads.heads } else { 1 };
+    outs.into_par_iter().with_min_len(least).enumerate().for_each(|(h, out)| {
         one_head(head_inputs(qkv, heads, h), &Mask::new(heads, slopes[h], past), out, None);
     });
 }

@@ -1,6 +1,6 @@
 //! [`Compute`] on the CPU.
 
-use super::{Cpu, Tensor, Weight};
+use super::{Cpu, Tensor, Weight, weight};
 use crate::backend::{Compute, Memory};
 use crate::kernel::{Onto, Real, elementwise, matmul};
 use crate::ops::{
@@ -43,6 +43,23 @@ impl<F: Real> Compute for Cpu<F> {
         let onto = bias.as_ref().map_or(Onto::Zero, |bias| Onto::Row(bias));
         w.product(x.view(), order == Order::OutIn, onto, y.view_mut());
         y
+    }
+
+    fn linears<const N: usize>(
+        &self,
+        x: &Tensor<F>,
+        layers: [(&Weight<F>, Option<&Weight<F>>); N],
+        order: Order,
+    ) -> [Tensor<F>; N] {
+        let mut ys = layers.map(|(w, _)| self.empty(x.array.nrows(), order.sizes(w.dim()).1));
+        let biases = layers.map(|(_, bias)| bias.map(|bias| bias.values()));
+        let mut into = ys.iter_mut();
+        let products = std::array::from_fn(|i| {
+            let onto = biases[i].as_ref().map_or(Onto::Zero, |bias| Onto::Row(bias));
+            (layers[i].0, onto, into.next().expect("an output a layer").view_mut())
+        });
+        weight::products::<F, N>(x.view(), order == Order::OutIn, products);
+        ys
     }
 
     fn attention(&self, qkv: Qkv<&Tensor<F>>, segments: &Segments, heads: &Heads) -> (Tensor<F>, Tensor<F>) {

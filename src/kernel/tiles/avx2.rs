@@ -45,7 +45,7 @@ unsafe fn turned_within(x: [__m256; WIDTH]) -> [__m256; WIDTH] {
 unsafe impl Lanes for Avx2 {
     const WIDTH: usize = WIDTH;
     const NR: usize = 16;
-    const MC: usize = 252;
+    const MC: usize = 258;
     type Vector = __m256;
     type Square = [__m256; WIDTH];
 

@@ -3,7 +3,7 @@
 //! ```text
 //! for each 4096 columns of C            (packed B: 256 x 4096, streams through the last cache)
 //!   for each 256 of k                   pack B into panels of NR columns
-//!     for each MC rows of C             pack A by rows, unless it can be read where it lies: stays in the second cache
+//!     for each MC rows of C, at most    pack A by rows, unless it can be read where it lies: stays in the second cache
 //!       for each panel of B             NR x 256: stays near the first cache
 //!         for each 6 rows of A          6 x NR accumulators in registers
 //! ```
@@ -11,8 +11,8 @@
 //! | | lanes | a tile | MC | multiply-adds a load |
 //! |---|---|---|---|---|
 //! | AVX-512 | 16 | 6 x 64: 24 accumulators of 32 registers | 516 | 24 for 10 |
-//! | AVX2 and FMA | 8 | 6 x 16: 12 of 16 | 252 | 12 for 8 |
-//! | NEON | 4 | 6 x 16: 24 of 32 | 252 | 24 for 10 |
+//! | AVX2 and FMA | 8 | 6 x 16: 12 of 16 | 258 | 12 for 8 |
+//! | NEON | 4 | 6 x 16: 24 of 32 | 258 | 24 for 10 |
 //!
 //! matrixmultiply's AVX-512 kernel reaches two fifths of a Xeon's peak, this one up to four fifths (`cargo bench --bench roofline`). In GFLOP/s on two
 //! threads of a Xeon at 2.8 GHz (registers alone: 330 to 350), medians of runs taken in turn:
@@ -150,7 +150,9 @@ unsafe fn product<L: Lanes>(
     // Not in a closure: it might be compiled apart, without these instructions.
     let mut buffers = PACKED.take();
     let [packed_a, packed_b] = &mut buffers;
-    let packed_a = room(packed_a, L::MC.min(m) * KC);
+    // Blocks of rows as long as each other: a short last one would read all of B for a few rows.
+    let block = m.div_ceil(m.div_ceil(L::MC)).next_multiple_of(MR);
+    let packed_a = room(packed_a, block * KC);
     let packed_b = room(packed_b, NC.min(n.next_multiple_of(L::NR)) * KC.min(k));
     let straight = reads_well(a);
     for j in (0..n).step_by(NC) {
@@ -159,8 +161,8 @@ unsafe fn product<L: Lanes>(
             let kc = KC.min(k - p);
             // SAFETY: the block lies inside B, and `packed_b` has room for its panels.
             unsafe { pack_panels::<L>(kc, nc, (at(b, p, j), b.1, b.2), packed_b) };
-            for i in (0..m).step_by(L::MC) {
-                let mc = L::MC.min(m - i);
+            for i in (0..m).step_by(block) {
+                let mc = block.min(m - i);
                 let rows_of_a = if straight {
                     (at(a, i, p), a.1)
                 } else {

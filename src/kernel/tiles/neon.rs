@@ -15,7 +15,7 @@ const _: () = assert!(KC.is_multiple_of(2 * WIDTH));
 unsafe impl Lanes for Neon {
     const WIDTH: usize = WIDTH;
     const NR: usize = 16;
-    const MC: usize = 252;
+    const MC: usize = 258;
     type Vector = float32x4_t;
     type Square = [float32x4_t; WIDTH];
 
