@@ -169,8 +169,7 @@ impl<B: Backend> Run<B> for Rerun<'_, B> {
             }
         }
         replayer.step(&decoder.backend, step, &released, &directions, &mut decoder.params)?;
-        let private = Sensitive::new(Private { records: 0, tokens: 0, loss: None });
-        Ok(Some(Step { step, groups, private }))
+        Ok(Some(Step { step, groups, private: Sensitive::new(Private::default()) }))
     }
 
     fn decoder(&self) -> &Decoder<B> {

@@ -43,6 +43,8 @@
 //! them: the type guards what a run makes of them, not the file they came from. Time, memory and power are not values and not
 //! guarded.
 
+use crate::error::Result;
+
 /// A value that depends on private records.
 pub struct Sensitive<T>(T);
 
@@ -70,6 +72,21 @@ impl<T> Sensitive<T> {
     /// Take it out. `opening` says why that is allowed.
     pub fn open(self, _opening: &Opening) -> T {
         self.0
+    }
+}
+
+impl<T, U> Sensitive<(T, U)> {
+    /// Take the two apart.
+    pub fn unzip(self) -> (Sensitive<T>, Sensitive<U>) {
+        (Sensitive(self.0.0), Sensitive(self.0.1))
+    }
+}
+
+impl<T> Sensitive<Result<T>> {
+    /// What was computed, still closed; or why it could not be. Failing is public: it depends on the machine (a lost device, another rank), and on the
+    /// data only where a device runs out of memory.
+    pub(in crate::method) fn or_failed(self) -> Result<Sensitive<T>> {
+        self.open(&Opening::release("whether the computation succeeded")).map(Sensitive)
     }
 }
 

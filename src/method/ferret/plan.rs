@@ -21,8 +21,8 @@ pub enum Released {
 #[derive(Clone, Debug)]
 pub struct Plan {
     settings: Settings,
-    /// The parameters that may change, in order.
-    tuned: Vec<ParamId>,
+    /// The parameters that may change, in order: those of all groups.
+    pub(super) tuned: Vec<ParamId>,
     members: Vec<Vec<ParamId>>,
     /// Number of scalars of every group.
     dims: Vec<usize>,
@@ -43,19 +43,9 @@ impl Plan {
         &self.settings
     }
 
-    /// The parameters that may change, in order: those of all groups.
-    pub fn tuned(&self) -> &[ParamId] {
-        &self.tuned
-    }
-
     /// Number of groups G.
     pub fn groups(&self) -> usize {
         self.members.len()
-    }
-
-    /// The fires (step, group) of the first `stop` steps, in order.
-    pub fn fires(&self, stop: u32) -> Vec<(u32, u32)> {
-        self.settings.fires(stop)
     }
 
     /// The parameters of `group`, in the order in which its direction runs over them.
