@@ -113,15 +113,22 @@ fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: A
     let (k, n) = (a.ncols(), b.ncols());
     assert_eq!(b.nrows(), k, "inner sizes of a product");
     assert_eq!(c.dim(), (a.nrows(), n), "size of a product");
-    // Cuts fall where cache lines may end, and vectors do.
-    let width = n.div_ceil(rayon::current_num_threads()).next_multiple_of(16).max(64);
-    let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
-    columns.into_par_iter().enumerate().for_each(|(i, c)| {
-        let range = i * width..i * width + c.ncols();
+    over_columns(&mut c, 16, |range, c| {
         let b = b.slice_axis(Axis(1), ndarray::Slice::from(range.clone()));
         let onto = onto.columns(range);
         if b.strides()[1] == 1 { by_rows(a, b, onto, c) } else { matmul_serial(a, b, onto, c) }
     });
+}
+
+/// Split the columns of C over threads, at multiples of `tile`: cuts fall where cache lines may end, and vectors do.
+pub(super) fn over_columns<F: Real>(
+    c: &mut ArrayViewMut2<F>,
+    tile: usize,
+    work: impl Fn(Range<usize>, ArrayViewMut2<F>) + Sync,
+) {
+    let width = c.ncols().div_ceil(rayon::current_num_threads()).next_multiple_of(tile).max(64);
+    let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
+    columns.into_par_iter().enumerate().for_each(|(i, c)| work(i * width..i * width + c.ncols(), c));
 }
 
 /// `C <- A B + onto` where B's rows are runs: they are added up in long vectors, block by block of k.

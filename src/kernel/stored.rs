@@ -1,7 +1,7 @@
 //! Numbers as a checkpoint stores them, and products with a matrix of them: widened a block at a time, into scratch that stays in cache, so that
 //! memory is read once and in the width of the file.
 
-use super::gemm::{FEW_ROWS, KC, Onto, by_rows, matmul_serial};
+use super::gemm::{FEW_ROWS, KC, Onto, by_rows, matmul_serial, over_columns};
 use super::{Real, multiversion};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -147,11 +147,7 @@ impl Narrow for bf16 {
         if !F::reads_bf16() || c.strides()[1] != 1 || w.strides()[1] != 1 || m * k * n == 0 {
             return false;
         }
-        // Cuts fall where cache lines may end, and vectors do.
-        let width = n.div_ceil(rayon::current_num_threads()).next_multiple_of(32).max(64);
-        let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
-        columns.into_par_iter().enumerate().for_each(|(i, mut c)| {
-            let columns = i * width..i * width + c.ncols();
+        over_columns(c, 32, |columns, mut c| {
             let (size, w) = ((m, k, c.ncols()), w.slice(s![columns.clone(), ..]));
             let from = (a.as_ptr(), a.strides()[0], a.strides()[1]);
             let to = (c.as_mut_ptr(), c.strides()[0]);
