@@ -43,6 +43,16 @@ pub struct BudgetLine {
     pub points: Vec<(f64, f64, f64, f64)>,
 }
 
+impl BudgetLine {
+    /// Add a point to the line called `name`, which begins with it where there is none, in this `colour`.
+    pub fn add(lines: &mut Vec<Self>, name: &str, colour: usize, point: (f64, f64, f64, f64)) {
+        match lines.iter_mut().find(|l| l.name == name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Self { name: name.to_owned(), colour, points: vec![point] }),
+        }
+    }
+}
+
 /// A measure against the budget: a line a method with the range over its seeds, and references (the base model,
 /// non-private training) as level dashed lines. All budgets of one figure are of one unit, which `unit` names.
 pub fn budget_lines(
