@@ -17,8 +17,8 @@ use super::tally::Private;
 use crate::backend::Backend;
 use crate::data::Example;
 use crate::error::{Error, Result};
-use crate::kernel::Stored;
-use crate::model::{Decoder, Weights};
+use crate::kernel::{Scalars, Stored};
+use crate::model::{Decoder, Weights, checkpoint};
 use crate::rng::Secret;
 use std::path::Path;
 
@@ -37,6 +37,14 @@ pub struct Task<'a, S = Method, T = Vec<f32>> {
     pub secret: &'a Secret,
     /// What it learns from.
     pub records: Sensitive<&'a [Example]>,
+}
+
+impl<'a, S, T: Scalars> Task<'a, S, T> {
+    /// All planned steps from `base`, whose hash is taken here.
+    pub fn new(base: Weights<T>, settings: S, secret: &'a Secret, records: &'a [Example]) -> Self {
+        let base_sha256 = checkpoint::tensors_sha256(&base);
+        Self { base, base_sha256, settings, stop: None, secret, records: Sensitive::new(records) }
+    }
 }
 
 impl<'a, S, T> Task<'a, S, T> {
