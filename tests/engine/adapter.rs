@@ -16,8 +16,7 @@ use ferret::model::adapter::{Adapter, merge};
 use ferret::model::checkpoint::{self, Opened, SaveOptions};
 use ferret::model::{Batch, Decoder, Layout, ParamId, Reduction, Weights};
 use ferret::ops::sample_norm::COLUMNS;
-use ferret::optim::{Route, Schedule};
-use ferret::privacy::Sampler;
+use ferret::optim::Route;
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 
@@ -330,20 +329,15 @@ fn methods(base: &Weights) -> Vec<Method> {
     };
     let dense = |method| {
         Method::Dense(dense::Settings {
-            method,
             tune: tune.clone(),
             adapter: Some(adapter()),
             records: N,
             batch: 8,
-            epochs: 1,
             steps: Some(4),
-            sampler: Sampler::Poisson,
             micro_batch: 3,
-            route: Route::Adamw,
             learning_rate: 1e-2,
-            schedule: Schedule::Constant,
-            weight_decay: 1e-3,
             seed: 5,
+            ..dense::Settings::usual(method)
         })
     };
     vec![

@@ -1,13 +1,13 @@
 //! Dense updates by brute force: what DPSGD releases, its noise and its bound, the compressed methods against ten lines each,
 //! and resuming to the same bits.
 
-use crate::common::{Random, config, in_pool, records, weights};
+use crate::common::{Random, bits, config, in_pool, records, weights};
 use ferret::backend::{Backend, Cpu};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
 use ferret::method::dense::compress::{self, Address, BUCKET};
 use ferret::method::dense::{ClipFunction, ClipStyle, Method, Privacy, Settings, State, Trainer, Variant};
-use ferret::method::{Run, Samples, Sensitive, Task};
+use ferret::method::{Run, Samples, Task};
 use ferret::model::{Decoder, Reduction, Weights};
 use ferret::optim::{Route, Schedule};
 use ferret::privacy::Sampler;
@@ -28,20 +28,15 @@ fn privacy(noise_multiplier: f64, clip: f64) -> Privacy {
 /// One step of `w -= update`: what is released can be read off the weights.
 fn settings(method: Method, f: impl FnOnce(&mut Settings)) -> Settings {
     let mut s = Settings {
-        method,
-        tune: Default::default(),
-        adapter: None,
         records: N,
         batch: 8,
-        epochs: 1,
         steps: Some(1),
-        sampler: Sampler::Poisson,
         micro_batch: 3,
         route: Route::Direct,
         learning_rate: 1.0,
-        schedule: Schedule::Constant,
         weight_decay: 0.0,
         seed: 5,
+        ..Settings::usual(method)
     };
     f(&mut s);
     s
@@ -55,15 +50,7 @@ fn trainer<'a, B: Backend>(
     secret: &'a Secret,
     records: &'a [Example],
 ) -> Trainer<'a, B> {
-    let task = Task {
-        base: w.clone(),
-        base_sha256: "0".repeat(64),
-        settings: s.clone(),
-        stop: None,
-        secret,
-        records: Sensitive::new(records),
-    };
-    Trainer::new(b, task, state).unwrap()
+    Trainer::new(b, Task::new(w.clone(), s.clone(), secret, records), state).unwrap()
 }
 
 fn run(base: &Weights, s: &Settings, secret: &Secret, records: &[Example]) -> Weights {
@@ -98,10 +85,6 @@ fn norm(x: &[f64]) -> f64 {
 
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     norm(&a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>())
-}
-
-fn bits(w: &Weights) -> Vec<u32> {
-    w.tensors.iter().flatten().map(|x| x.to_bits()).collect()
 }
 
 #[test]
@@ -232,9 +215,9 @@ fn secret_keys_differ_from_run_to_run_and_insecure_seeds_do_not() {
     let base = weights(config(|_| ()), 7);
     let records = records(&base.config, N, 1, 1);
     let s = settings(Method::Dpsgd(privacy(0.5, 1.0)), adamw);
-    let fresh = || bits(&run(&base, &s, &Secret::from_system().unwrap(), &records));
+    let fresh = || bits(&run(&base, &s, &Secret::from_system().unwrap(), &records).tensors);
     assert_ne!(fresh(), fresh());
-    let seeded = |seed| bits(&run(&base, &s, &Secret::insecure(seed), &records));
+    let seeded = |seed| bits(&run(&base, &s, &Secret::insecure(seed), &records).tensors);
     assert_eq!(seeded(1), seeded(1));
     assert_ne!(seeded(1), seeded(2));
 }
@@ -266,8 +249,8 @@ fn resuming_after_every_step_ends_in_the_same_bits() {
                 steps += 1;
             };
             assert_eq!(steps, 5);
-            assert_eq!(bits(&whole), bits(&resumed), "{method:?}, {route:?}");
-            assert_ne!(bits(&whole), bits(&base));
+            assert_eq!(bits(&whole.tensors), bits(&resumed.tensors), "{method:?}, {route:?}");
+            assert_ne!(bits(&whole.tensors), bits(&base.tensors));
         }
     }
 }
@@ -281,14 +264,14 @@ fn threads_change_no_bit_and_devices_only_the_rounding() {
         let s = settings(method.clone(), adamw);
         let one = in_pool(1, || run(&base, &s, &secret, &records));
         let many = in_pool(3, || run(&base, &s, &secret, &records));
-        assert_eq!(bits(&one), bits(&many), "{method:?}");
+        assert_eq!(bits(&one.tensors), bits(&many.tensors), "{method:?}");
         // f64 does not share its memory with the optimizer: the way of a device, by download and upload.
         let s = settings(method.clone(), |_| ());
         let here = moved(&base, &run(&base, &s, &secret, &records));
         let mut other = trainer(Cpu::<f64>::new(), &base, &s, None, &secret, &records);
         other.step().unwrap().unwrap();
         let there = other.decoder().weights().unwrap();
-        assert_eq!(bits(&there), bits(&other.end().unwrap().0));
+        assert_eq!(bits(&there.tensors), bits(&other.end().unwrap().0.tensors));
         let there = moved(&base, &there);
         let far = here.iter().zip(&there).filter(|(a, b)| (*a - *b).abs() > 1e-3).count();
         // Rounding moves whole updates a little and nothing far. Where signs or levels are decided by the last digit, a few elements jump.
@@ -424,7 +407,7 @@ fn compressed_updates_are_those_of_ten_lines() {
             }
         }
         assert!(ties > 0, "positions that no record reaches have no gradient");
-        assert_eq!(bits(&run(&base, &s, &secret, &records)), bits(&w), "{method:?}");
+        assert_eq!(bits(&run(&base, &s, &secret, &records).tensors), bits(&w.tensors), "{method:?}");
     }
 }
 

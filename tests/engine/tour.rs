@@ -5,12 +5,11 @@ use ferret::audit::roc::Roc;
 use ferret::audit::stats::Seeded;
 use ferret::backend::Cpu;
 use ferret::data::Example;
-use ferret::method::Sensitive;
 use ferret::method::ferret::{Cuts, Settings, Transcript};
 use ferret::method::groups::{Grouping, Groups};
 use ferret::method::list::Method;
 use ferret::method::run::{GoOn, Task, drive};
-use ferret::model::{checkpoint, init};
+use ferret::model::init;
 use ferret::ops::{Heads, Order, Segments, attention, linear, rms_norm};
 use ferret::privacy::mi::bits::{clean, unsampled};
 use ferret::privacy::{Accountant, Event, Pld, calibrate};
@@ -154,14 +153,7 @@ fn run_1_a_changed_bit_is_refused() {
     let groups = Cuts::of(&Groups::new(&base.layout, Grouping::Bucket(1)).unwrap().members).unwrap();
     let settings = Settings { epsilon: 3.0, records: 30, batch: 6, seed: 7, ..Settings::paper("ferret-max", groups) };
     let secret = Secret::from_system().unwrap();
-    let task = Task {
-        base_sha256: checkpoint::tensors_sha256(&base),
-        base,
-        settings: Method::Ferret(settings),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
+    let task = Task::new(base, Method::Ferret(settings), &secret, &records);
     let mut run = task.begin(Cpu::<f32>::new(), None).unwrap();
     drive(&mut *run, &mut GoOn(|| Ok(()))).unwrap();
     let text = run.finish().unwrap().record.to_json().unwrap();

@@ -12,7 +12,7 @@ use ferret::grad::Sum;
 use ferret::measure::shadow::{self, Changes, Known, Method, train_shadow};
 use ferret::measure::{Cache, Metering, gradient_norms, leakage, threshold_attacks, token_stats};
 use ferret::method::ferret::{BatchPer, Cuts, Settings, Trainer, Transcript};
-use ferret::method::{Run, Samples, Sensitive, Task};
+use ferret::method::{Run, Samples, Task};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights, init};
 use ferret::optim::Route;
@@ -146,14 +146,7 @@ fn ferret_settings(weights: &Weights) -> Settings {
 
 /// A run, and how often a drawn record was decisive, by whole gradients.
 fn ferret_run(base: &Weights, s: &Settings, records: &[Example], secret: &Secret) -> (Weights, Transcript, f64) {
-    let task = Task {
-        base: base.clone(),
-        base_sha256: checkpoint::tensors_sha256(base),
-        settings: s.clone(),
-        stop: None,
-        secret,
-        records: Sensitive::new(records),
-    };
+    let task = Task::new(base.clone(), s.clone(), secret, records);
     let members = s.groups.members(&s.tune.ids(&base.layout).unwrap()).unwrap();
     let samples = Samples::new(secret, s.sampler, records.len(), s.batch as usize).unwrap();
     let mut trainer = Trainer::new(Cpu::<f32>::new(), task, None).unwrap();

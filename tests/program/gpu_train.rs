@@ -3,14 +3,14 @@
 //!
 //! Without an adapter the tests say so and pass, unless FERRET_REQUIRE_GPU=1.
 
-use crate::common::Random;
+use crate::common::{Random, bits};
 use crate::io_support::{tiny as base_path, verb};
 use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
 use ferret::method::dense::{self, ClipFunction, ClipStyle, Method, Privacy, State, Variant};
 use ferret::method::ferret::{self as fe, Cuts, Engine, Payload, Releases, Replayer, Transcript};
-use ferret::method::{Run, Samples, Sensitive, Task};
+use ferret::method::{Run, Samples, Task};
 use ferret::model::generate::{Sampling, generate};
 use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::{Route, Schedule, Silent};
@@ -50,10 +50,6 @@ fn records(seed: u64) -> Vec<Example> {
     (0..N).map(|i| Example::all(tokens(i, &mut random))).collect()
 }
 
-fn bits(w: &Weights) -> Vec<u32> {
-    w.tensors.iter().flatten().map(|x| x.to_bits()).collect()
-}
-
 fn ferret_settings(base: &Weights, f: impl FnOnce(&mut fe::Settings)) -> fe::Settings {
     let ids: Vec<ParamId> = base.layout.ids().collect();
     let each = ids.chunks(1).map(<[_]>::to_vec).collect::<Vec<_>>();
@@ -80,10 +76,7 @@ fn ferret_trainer<'a, B: Backend>(
     secret: &'a Secret,
     records: &'a [Example],
 ) -> fe::Trainer<'a, B> {
-    let base = base();
-    let base_sha256 = checkpoint::tensors_sha256(&base);
-    let settings = s.clone();
-    let task = Task { base, base_sha256, settings, stop, secret, records: Sensitive::new(records) };
+    let task = Task { stop, ..Task::new(base(), s.clone(), secret, records) };
     fe::Trainer::new(b, task, releases).unwrap()
 }
 
@@ -141,8 +134,8 @@ fn every_released_bit_is_the_cpus_and_the_weights_are_replayed() {
         let s = ferret_settings(&base(), change);
         let (weights, transcript) = ferret_run(gpu.clone(), &s, &secret, &records);
         let replayed = fe::replay(base(), &transcript, |_| ()).unwrap();
-        assert_eq!(bits(&weights), bits(&replayed), "{name}");
-        assert_ne!(bits(&weights), bits(&base()), "{name}");
+        assert_eq!(bits(&weights.tensors), bits(&replayed.tensors), "{name}");
+        assert_ne!(bits(&weights.tensors), bits(&base().tensors), "{name}");
         let Releases::Bits(released) = &transcript.releases else { panic!("bits") };
         let want = dots(&s, &transcript, &secret, &records);
         assert!(released.len() == want.len() && want.len() >= 3, "{name}: {} bits", want.len());
@@ -216,20 +209,12 @@ fn privacy(noise_multiplier: f64) -> Privacy {
 
 fn dense_settings(method: Method, f: impl FnOnce(&mut dense::Settings)) -> dense::Settings {
     let mut s = dense::Settings {
-        method,
-        tune: Default::default(),
-        adapter: None,
         records: N as u64,
         batch: 6,
         epochs: 2,
-        steps: None,
-        sampler: Sampler::Poisson,
         micro_batch: 4,
-        route: Route::Adamw,
-        learning_rate: 1e-3,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
         seed: 5,
+        ..dense::Settings::usual(method)
     };
     f(&mut s);
     s
@@ -243,9 +228,7 @@ fn dense_trainer<'a, B: Backend>(
     secret: &'a Secret,
     records: &'a [Example],
 ) -> dense::Trainer<'a, B> {
-    let (base, settings, records) = (weights.clone(), s.clone(), Sensitive::new(records));
-    let task = Task { base, base_sha256: "0".repeat(64), settings, stop: None, secret, records };
-    dense::Trainer::new(b, task, state).unwrap()
+    dense::Trainer::new(b, Task::new(weights.clone(), s.clone(), secret, records), state).unwrap()
 }
 
 /// The first `steps` steps.
@@ -319,7 +302,12 @@ fn whole_updates_repeat_and_resume_to_the_same_bits() {
     for method in methods {
         let s = dense_settings(method, |s| s.steps = Some(4));
         let once = dense_run(gpu.clone(), &s, 4, &secret, &records);
-        assert_eq!(bits(&once), bits(&dense_run(gpu.clone(), &s, 4, &secret, &records)), "{:?}, twice", s.method);
+        assert_eq!(
+            bits(&once.tensors),
+            bits(&dense_run(gpu.clone(), &s, 4, &secret, &records).tensors),
+            "{:?}, twice",
+            s.method
+        );
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("state");
         let mut first = dense_trainer(gpu.clone(), &base(), &s, None, &secret, &records);
@@ -331,7 +319,7 @@ fn whole_updates_repeat_and_resume_to_the_same_bits() {
         assert!(state.is_some());
         let mut rest = dense_trainer(gpu.clone(), &weights, &s, state, &secret, &records);
         while rest.step().unwrap().is_some() {}
-        assert_eq!(bits(&once), bits(&rest.end().unwrap().0), "{:?}, resumed", s.method);
+        assert_eq!(bits(&once.tensors), bits(&rest.end().unwrap().0.tensors), "{:?}, resumed", s.method);
     }
 }
 
@@ -350,7 +338,7 @@ fn the_devices_path_is_replays() {
         while trainer.step().unwrap().is_some() {}
         let on_device = trainer.decoder().weights().unwrap();
         let (weights, transcript, _) = trainer.end().unwrap();
-        assert_eq!(bits(&weights), bits(&fe::replay(base(), &transcript, |_| ()).unwrap()));
+        assert_eq!(bits(&weights.tensors), bits(&fe::replay(base(), &transcript, |_| ()).unwrap().tensors));
         for (_, group) in fires.iter().filter(|f| f.0 == last) {
             let of = |w: &Weights| w.tensors[*group as usize].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(of(&on_device), of(&weights), "{route:?}, {silent:?}, tensor {group}");
@@ -422,7 +410,7 @@ fn the_program_trains_on_the_gpu() {
         assert!(stderr.contains(&format!("device: {}", gpu.info().name)), "{stderr}");
         assert!(summary["eval_after"]["loss"].as_f64().unwrap().is_finite());
         let tuned = checkpoint::load(out).unwrap().weights;
-        assert_ne!(bits(&tuned), bits(&base()), "{method}");
+        assert_ne!(bits(&tuned.tensors), bits(&base().tensors), "{method}");
         if method == "ferret-max" {
             // What was written is what any machine replays.
             ok(verb(&["verify", out, "--base", &model]));

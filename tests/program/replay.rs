@@ -1,5 +1,7 @@
 //! A FERRET run is its transcript: replay against brute force, and the verbs `replay` and `verify`.
 
+use crate::common::bits;
+use crate::io_support::stderr;
 use ferret::backend::{Cpu, Memory};
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::transcript::on_grid;
@@ -143,10 +145,6 @@ fn brute_force(s: &Settings, steps_run: u32) -> Vec<Vec<f32>> {
     w
 }
 
-fn bits(tensors: &[Vec<f32>]) -> Vec<u32> {
-    tensors.iter().flatten().map(|x| x.to_bits()).collect()
-}
-
 #[test]
 fn training_replay_and_brute_force_agree_to_the_bit() {
     type Edit = fn(&mut Settings);
@@ -261,10 +259,6 @@ fn ferret(args: &[&dyn AsRef<std::ffi::OsStr>], threads: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).env("RAYON_NUM_THREADS", threads).output().unwrap()
 }
 
-fn says(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 #[test]
 fn the_program_rebuilds_the_checkpoint_byte_for_byte() {
     let run = saved();
@@ -274,7 +268,7 @@ fn the_program_rebuilds_the_checkpoint_byte_for_byte() {
         let args: [&dyn AsRef<_>; 9] =
             [&"replay", &"--base", &run.base, &"--transcript", &transcript, &"--out", &out, &"--quiet", &"--json"];
         let output = ferret(&args, threads);
-        assert!(output.status.success(), "{}", says(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
         let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(summary["steps"], 80);
         for file in ["model.safetensors", "config.json", "transcript.json"] {
@@ -284,7 +278,7 @@ fn the_program_rebuilds_the_checkpoint_byte_for_byte() {
         let again = ferret(&args, threads);
         assert!(!again.status.success(), "an existing folder must not be overwritten");
         let output = ferret(&[&"verify", &out, &"--base", &run.base, &"--json"], threads);
-        assert!(output.status.success(), "{}", says(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["verified"], true);
     }
 }
@@ -298,7 +292,7 @@ fn a_changed_weight_is_found() {
     std::fs::write(&file, bytes).unwrap();
     let output = ferret(&[&"verify", &run.tuned, &"--base", &run.base], "2");
     assert_eq!(output.status.code(), Some(1));
-    assert!(says(&output).contains("differs in 1 of"), "{}", says(&output));
+    assert!(stderr(&output).contains("differs in 1 of"), "{}", stderr(&output));
 }
 
 #[test]
@@ -316,7 +310,7 @@ fn a_wrong_base_is_refused() {
     ] {
         let output = ferret(args, "2");
         assert_eq!(output.status.code(), Some(1));
-        assert!(says(&output).contains("give the one it was trained from"), "{}", says(&output));
+        assert!(stderr(&output).contains("give the one it was trained from"), "{}", stderr(&output));
     }
     assert!(!out.exists());
 }
@@ -387,7 +381,7 @@ fn a_tampered_transcript_is_refused() {
     for (sentence, edit) in edits {
         let output = forge(&run, edit);
         assert_eq!(output.status.code(), Some(1), "{sentence}");
-        assert!(says(&output).contains(sentence), "expected \"{sentence}\", got: {}", says(&output));
+        assert!(stderr(&output).contains(sentence), "expected \"{sentence}\", got: {}", stderr(&output));
     }
     // Edits by hand, the checksum left as it was: settings that no weight depends on.
     let text = std::fs::read_to_string(run.tuned.join("transcript.json")).unwrap();
@@ -396,7 +390,7 @@ fn a_tampered_transcript_is_refused() {
     {
         assert!(text.contains(from), "{text}");
         let output = replay_text(&run, &text.replace(from, to));
-        assert!(says(&output).contains("was changed after it was written"), "{from}: {}", says(&output));
+        assert!(stderr(&output).contains("was changed after it was written"), "{from}: {}", stderr(&output));
     }
     for cut in [0, 1, text.len() / 2, text.len() - 3] {
         assert_eq!(replay_text(&run, &text[..cut]).status.code(), Some(1));
@@ -448,8 +442,8 @@ fn a_small_transcript_of_endless_fires_is_refused_at_once_and_in_little_memory()
             let begun = std::time::Instant::now();
             let output = Command::new("sh").args(["-c", &limited]).env("RAYON_NUM_THREADS", "2").output().unwrap();
             assert!(begun.elapsed().as_secs_f64() < 5.0, "{name}: {args} took {:?}", begun.elapsed());
-            assert_eq!(output.status.code(), Some(1), "{name}: {args}: {}", says(&output));
-            assert!(says(&output).contains(sentence), "{name}: {args}: {}", says(&output));
+            assert_eq!(output.status.code(), Some(1), "{name}: {args}: {}", stderr(&output));
+            assert!(stderr(&output).contains(sentence), "{name}: {args}: {}", stderr(&output));
         }
     }
 }
