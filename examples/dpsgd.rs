@@ -7,7 +7,7 @@ use ferret::data::Example;
 use ferret::eval;
 use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Settings};
 use ferret::method::list::Method;
-use ferret::method::run::{Finished, GoOn, Task, drive};
+use ferret::method::run::{Conclusion, GoOn, Task, drive};
 use ferret::model::{Decoder, init};
 use ferret::privacy::{Accountant, Pld, Rdp, calibrate};
 use ferret::rng::Secret;
@@ -48,7 +48,7 @@ fn main() -> ferret::Result<()> {
     let task = Task::new(base, Method::Dense(settings), &secret, &records);
     let mut run = task.begin(Cpu::<f32>::new(), None)?;
     drive(&mut *run, &mut GoOn(|| Ok(())))?;
-    let Finished { weights, .. } = run.finish()?;
+    let Conclusion { weights, .. } = run.finish()?;
     println!(
         "noise multiplier {:.3}: loss {before:.3} before, {:.3} after",
         noise.pld.upper,

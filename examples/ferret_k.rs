@@ -6,7 +6,7 @@ use ferret::backend::Cpu;
 use ferret::data::Example;
 use ferret::method::ferret_k::Settings;
 use ferret::method::list::{Method, Record};
-use ferret::method::run::{Finished, GoOn, Task, drive};
+use ferret::method::run::{Conclusion, GoOn, Task, drive};
 use ferret::model::{checkpoint, init};
 use ferret::privacy::calibrate;
 use ferret::privacy::statement::Circumstances;
@@ -39,7 +39,7 @@ fn main() -> ferret::Result<()> {
     let task = Task::new(base.clone(), Method::FerretK(settings), &secret, &records);
     let mut run = task.begin(Cpu::<f32>::new(), None)?;
     drive(&mut *run, &mut GoOn(|| Ok(())))?;
-    let Finished { weights, record, .. } = run.finish()?;
+    let Conclusion { weights, record, .. } = run.finish()?;
 
     // The file that may be published, and all that whoever reads it needs besides the base model.
     let text = record.to_json()?;

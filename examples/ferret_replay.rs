@@ -7,7 +7,7 @@ use ferret::data::Example;
 use ferret::method::ferret::{Cuts, Settings, Transcript, replay};
 use ferret::method::groups::{Grouping, Groups};
 use ferret::method::list::{Method, Record};
-use ferret::method::run::{Finished, GoOn, Task, drive};
+use ferret::method::run::{Conclusion, GoOn, Task, drive};
 use ferret::model::{checkpoint, init};
 use ferret::rng::Secret;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn main() -> ferret::Result<()> {
     let task = Task::new(base.clone(), Method::Ferret(settings), &secret, &records);
     let mut run = task.begin(Cpu::<f32>::new(), None)?;
     drive(&mut *run, &mut GoOn(|| Ok(())))?;
-    let Finished { weights, record, .. } = run.finish()?;
+    let Conclusion { weights, record, .. } = run.finish()?;
 
     // The file that may be published, and all that whoever reads it needs besides the base model.
     let text = record.to_json()?;

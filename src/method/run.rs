@@ -57,7 +57,7 @@ impl<'a, S, T> Task<'a, S, T> {
 
 /// What a computed step may tell.
 pub struct Step {
-    /// Which step.
+    /// Its number among the planned ones, from 0.
     pub step: u32,
     /// The groups that fired: public. Empty for methods that update everything.
     pub groups: Vec<u32>,
@@ -66,7 +66,7 @@ pub struct Step {
 }
 
 /// What a run ends with.
-pub struct Finished<B> {
+pub struct Conclusion<B> {
     /// The tuned weights: those that were never changed as they were stored, the others in f32.
     pub weights: Weights<Stored>,
     /// How they came about.
@@ -94,7 +94,7 @@ pub trait Run<B: Backend> {
         Ok(())
     }
     /// The end: idle steps are made up for, and the record names the result. Refused by runs that only measure.
-    fn finish(self: Box<Self>) -> Result<Finished<B>> {
+    fn finish(self: Box<Self>) -> Result<Conclusion<B>> {
         Err(Error::usage("this run leaves no model"))
     }
 }

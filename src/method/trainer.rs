@@ -7,7 +7,7 @@
 use super::crew::Crew;
 use super::list::Record;
 use super::replayer::{Replayable, Replayer, follow};
-use super::run::{Finished, Run, Step, Task};
+use super::run::{Conclusion, Run, Step, Task};
 use super::tally::is_host;
 use super::transcript::{FILE, Transcript};
 use super::{Sensitive, state};
@@ -196,8 +196,8 @@ impl<P: Trainable, B: Backend> Run<B> for Trainer<'_, P, B> {
         state::save(root, steps_run, FILE, |path| fsio::write(path, so_far.to_json()?.as_bytes()))
     }
 
-    fn finish(self: Box<Self>) -> Result<Finished<B>> {
+    fn finish(self: Box<Self>) -> Result<Conclusion<B>> {
         let (weights, transcript, backend) = self.conclude()?;
-        Ok(Finished { weights, record: P::record(transcript), backend })
+        Ok(Conclusion { weights, record: P::record(transcript), backend })
     }
 }

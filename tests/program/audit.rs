@@ -9,7 +9,7 @@ use ferret::audit::score::RecordStats;
 use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
-use ferret::measure::shadow::{self, Changes, Known, Method, train_shadow};
+use ferret::measure::shadow::{self, Changes, Knowledge, Method, train_shadow};
 use ferret::measure::{Cache, Metering, gradient_norms, leakage, threshold_attacks, token_stats};
 use ferret::method::ferret::{BatchPer, Cuts, Settings, Trainer, Transcript};
 use ferret::method::{Run, Samples, Task};
@@ -35,7 +35,7 @@ fn fresh(seed: u64) -> Weights {
 fn memorise(base: &Weights, records: &[Example], epochs: u32, batch: u64) -> Weights {
     let hash = checkpoint::tensors_sha256(base);
     let changes = Changes { batch: Some(batch), epochs: Some(epochs), learning_rate: Some(5e-3), ..Changes::default() };
-    let method = Method::named("nonprivate", &base.layout, Known::default(), changes, records.len()).unwrap();
+    let method = Method::named("nonprivate", &base.layout, Knowledge::default(), changes, records.len()).unwrap();
     let task = shadow::Task { base: base.clone(), base_sha256: &hash, method: &method, records, share: 1.0, seed: 1 };
     train_shadow(Cpu::<f32>::new(), task, || Ok(())).unwrap().weights
 }

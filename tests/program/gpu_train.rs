@@ -108,7 +108,7 @@ fn dots(s: &fe::Settings, transcript: &Transcript, secret: &Secret, records: &[E
         let mut sink = GroupDot::new(&decoder.backend, &directions, &batch.segments);
         decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut sink);
         let released: Vec<_> =
-            fires.iter().enumerate().map(|(j, f)| (f.1, fe::Released::Bit(bits[all.len() + j]))).collect();
+            fires.iter().enumerate().map(|(j, f)| (f.1, fe::Message::Bit(bits[all.len() + j]))).collect();
         all.extend(sink.into_rows().iter().map(|rows| rows.as_slice().iter().sum::<f64>()));
         replayer.step(&walk.backend, step, &released, &streams, &mut walk.params).unwrap();
     }

@@ -5,7 +5,7 @@ use crate::io_support::stderr;
 use ferret::backend::{Cpu, Memory};
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::transcript::on_grid;
-use ferret::method::ferret::{Cuts, MaskKind, Release, Released, Releases, Replayer, Settings, Transcript, replay};
+use ferret::method::ferret::{Cuts, MaskKind, Message, Release, Releases, Replayer, Settings, Transcript, replay};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::init::Preset;
 use ferret::model::{Config, Decoder, ParamId, Weights};
@@ -76,13 +76,13 @@ fn train(settings: &Settings, steps_run: u32) -> (Weights, Transcript) {
     let mut i = 0;
     for step in settings.fires(steps_run).chunk_by(|a, b| a.0 == b.0) {
         replayer.catch_up(b, step[0].0, weights);
-        let now: Vec<(u32, Released)> = step
+        let now: Vec<(u32, Message)> = step
             .iter()
             .map(|f| {
                 i += 1;
                 let released = match &releases {
-                    Releases::Bits(b) => Released::Bit(b[i - 1]),
-                    Releases::Scalars(s) => Released::Scalar(s[i - 1]),
+                    Releases::Bits(b) => Message::Bit(b[i - 1]),
+                    Releases::Scalars(s) => Message::Scalar(s[i - 1]),
                 };
                 (f.1, released)
             })
@@ -197,28 +197,28 @@ fn nothing_outside_the_alphabet_is_applied() {
     let s = settings();
     let mut decoder = Decoder::new(Cpu::<f32>::new(), base()).unwrap();
     let mut replayer = Replayer::new(&decoder.layout, &s).unwrap();
-    let mut step = |step, releases: &[(u32, Released)]| {
+    let mut step = |step, releases: &[(u32, Message)]| {
         let known = releases.iter().map(|r| if r.0 < 5 { r.0 } else { 0 });
         let directions: Vec<_> = known.map(|g| replayer.plan().direction(step, g)).collect();
         let applied = replayer.step(&decoder.backend, step, releases, &directions, &mut decoder.params);
         let now = decoder.params.iter().map(|p| decoder.backend.download_weight(p).unwrap()).collect::<Vec<_>>();
         (applied, bits(&now) != bits(&base().tensors))
     };
-    let bad: [&[(u32, Released)]; 7] = [
-        &[(0, Released::Bit(1)), (1, Released::Bit(0))],
-        &[(0, Released::Bit(2))],
-        &[(0, Released::Scalar(1.0))],
-        &[(0, Released::Scalar(f32::NAN))],
-        &[(1, Released::Bit(1)), (0, Released::Bit(1))],
-        &[(1, Released::Bit(1)), (1, Released::Bit(1))],
-        &[(999, Released::Bit(1))],
+    let bad: [&[(u32, Message)]; 7] = [
+        &[(0, Message::Bit(1)), (1, Message::Bit(0))],
+        &[(0, Message::Bit(2))],
+        &[(0, Message::Scalar(1.0))],
+        &[(0, Message::Scalar(f32::NAN))],
+        &[(1, Message::Bit(1)), (0, Message::Bit(1))],
+        &[(1, Message::Bit(1)), (1, Message::Bit(1))],
+        &[(999, Message::Bit(1))],
     ];
     for releases in bad {
         assert!(matches!(step(5, releases), (Err(_), false)), "{releases:?}");
     }
     assert!(matches!(step(80, &[]), (Err(_), false)));
-    assert!(matches!(step(5, &[(0, Released::Bit(1))]), (Ok(()), true)));
-    assert!(step(5, &[(0, Released::Bit(1))]).0.is_err(), "a step is made once");
+    assert!(matches!(step(5, &[(0, Message::Bit(1))]), (Ok(()), true)));
+    assert!(step(5, &[(0, Message::Bit(1))]).0.is_err(), "a step is made once");
 }
 
 #[test]

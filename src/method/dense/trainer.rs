@@ -14,7 +14,7 @@ use crate::grad::{Clipping, Norms, Sum};
 use crate::kernel::{Scalars, Stored};
 use crate::method::crew::Crew;
 use crate::method::list;
-use crate::method::run::{Finished, Run, Step, Task};
+use crate::method::run::{Conclusion, Run, Step, Task};
 use crate::method::tally::Private;
 use crate::method::{Opening, Sensitive};
 use crate::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
@@ -290,9 +290,9 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
         state::save(root, *next, layout, tuned, &weights, &moments, residue.transpose()?.as_deref())
     }
 
-    fn finish(self: Box<Self>) -> Result<Finished<B>> {
+    fn finish(self: Box<Self>) -> Result<Conclusion<B>> {
         let (weights, record, backend) = self.conclude()?;
-        Ok(Finished { weights, record: list::Record::Dense(record), backend })
+        Ok(Conclusion { weights, record: list::Record::Dense(record), backend })
     }
 }
 

@@ -10,7 +10,7 @@ use crate::rng::DirectionStream;
 
 /// What a fired group sends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Released {
+pub enum Message {
     /// +1 or -1.
     Bit(i8),
     /// A noisy scalar, C included.
@@ -60,18 +60,18 @@ impl Plan {
     }
 
     /// The factor of the direction that `released` stands for. Refuses what is outside the alphabet.
-    pub fn scale(&self, released: Released) -> Result<f32> {
+    pub fn scale(&self, released: Message) -> Result<f32> {
         let c = self.settings.clip;
         match (released, self.settings.release) {
-            (Released::Bit(b @ (1 | -1)), Release::Bit) => Ok((f64::from(b) * c) as f32),
-            (Released::Bit(b @ (1 | -1)), Release::Rr { flip, unbiased }) => {
+            (Message::Bit(b @ (1 | -1)), Release::Bit) => Ok((f64::from(b) * c) as f32),
+            (Message::Bit(b @ (1 | -1)), Release::Rr { flip, unbiased }) => {
                 Ok((if unbiased { f64::from(b) * c / (1.0 - 2.0 * flip) } else { f64::from(b) * c }) as f32)
             }
-            (Released::Scalar(x), Release::Gaussian { .. }) if x.is_finite() => Ok(x),
+            (Message::Scalar(x), Release::Gaussian { .. }) if x.is_finite() => Ok(x),
             (released, release) => {
                 let found = match released {
-                    Released::Bit(bit) => format!("the number {bit} where a sign belongs"),
-                    Released::Scalar(x) => format!("the scalar {x}"),
+                    Message::Bit(bit) => format!("the number {bit} where a sign belongs"),
+                    Message::Scalar(x) => format!("the scalar {x}"),
                 };
                 let expected = match release {
                     Release::Bit => "a bit, +1 or -1",

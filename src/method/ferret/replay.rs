@@ -1,6 +1,6 @@
 //! What a fire's release does to the weights, and the run that follows from its transcript.
 
-use super::plan::{Plan, Released};
+use super::plan::{Message, Plan};
 use super::settings::{Payload, Settings};
 use super::transcript::{Releases, Transcript};
 use crate::backend::Backend;
@@ -16,10 +16,10 @@ use std::path::Path;
 
 impl Releases {
     /// What fire `i` of the run sent.
-    pub(super) fn get(&self, i: usize) -> Released {
+    pub(super) fn get(&self, i: usize) -> Message {
         match self {
-            Releases::Bits(bits) => Released::Bit(bits[i]),
-            Releases::Scalars(scalars) => Released::Scalar(scalars[i]),
+            Releases::Bits(bits) => Message::Bit(bits[i]),
+            Releases::Scalars(scalars) => Message::Scalar(scalars[i]),
         }
     }
 }
@@ -34,7 +34,7 @@ impl<B: Backend> Replayer<B> {
         &mut self,
         b: &B,
         step: u32,
-        releases: &[(u32, Released)],
+        releases: &[(u32, Message)],
         directions: &[DirectionStream],
         weights: &mut [B::Weight],
     ) -> Result<()> {

@@ -3,7 +3,7 @@
 //! The plan comes first and touches no data: silent steps cost nothing but AdamW's idle arithmetic. A fired step runs forward once
 //! and backward down to the lowest fired block. All that comes back from a device in a step is one number a fired group, and the loss.
 
-use super::plan::{Plan, Released};
+use super::plan::{Message, Plan};
 use super::settings::{BatchPer, Engine, Payload, Release};
 use super::transcript::{Releases, Transcript, on_grid};
 use crate::backend::Backend;
@@ -60,26 +60,26 @@ impl<B: Backend> Trainer<'_, B> {
     }
 
     /// From an inner product to what is released. Ties (exactly zero, not a number, infinite, an empty batch) take the public coin.
-    fn release(&self, step: u32, group: u32, dot: f64) -> Released {
+    fn release(&self, step: u32, group: u32, dot: f64) -> Message {
         let sign = sign_or_coin(dot, coin(self.settings.seed, step, group));
         match self.settings.release {
-            Release::Bit => Released::Bit(sign),
+            Release::Bit => Message::Bit(sign),
             Release::Rr { flip, .. } => {
                 let flipped = self.secret.stream(SecretDomain::Flips, step, group).bernoulli(flip);
-                Released::Bit(if flipped { -sign } else { sign })
+                Message::Bit(if flipped { -sign } else { sign })
             }
             Release::Gaussian { dither } => {
                 let noise = self.secret.stream(SecretDomain::Noise, step, group).gaussian();
-                Released::Scalar(on_grid(f64::from(sign) + dither * noise, self.settings.clip))
+                Message::Scalar(on_grid(f64::from(sign) + dither * noise, self.settings.clip))
             }
         }
     }
 
-    fn record(&mut self, released: &[(u32, Released)]) {
+    fn record(&mut self, released: &[(u32, Message)]) {
         for (_, release) in released {
             match (release, &mut self.releases) {
-                (Released::Bit(b), Releases::Bits(bits)) => bits.push(*b),
-                (Released::Scalar(x), Releases::Scalars(scalars)) => scalars.push(*x),
+                (Message::Bit(b), Releases::Bits(bits)) => bits.push(*b),
+                (Message::Scalar(x), Releases::Scalars(scalars)) => scalars.push(*x),
                 _ => unreachable!("releases are of the kind the settings name"),
             }
         }

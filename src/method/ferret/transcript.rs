@@ -43,7 +43,7 @@ pub enum Releases {
 }
 
 impl Releases {
-    /// How many.
+    /// Numbers released: one a fire.
     pub fn len(&self) -> usize {
         match self {
             Releases::Bits(b) => b.len(),

@@ -48,7 +48,7 @@ impl Releases {
         }
     }
 
-    /// How many.
+    /// Numbers released: k a computed step.
     pub fn len(&self) -> usize {
         match self {
             Self::Signs(s) => s.len(),

@@ -10,7 +10,7 @@ mod real;
 mod sketches;
 mod subsets;
 
-use super::run::{Finished, choose};
+use super::run::{FinishedRun, choose};
 use super::sheet::Sheet;
 use super::{Grid, Kind, Row, Spread};
 use crate::audit::columns::{WIDTH, wrap};
@@ -47,7 +47,7 @@ pub struct Figure {
     pub row: String,
     /// Expected batch size.
     pub batch: u64,
-    /// Passes.
+    /// Passes over the records.
     pub epochs: u32,
     /// The column: a budget, "inf" where there is none.
     pub budget: String,
@@ -103,7 +103,7 @@ fn number(x: f64) -> String {
 }
 
 /// What tuning chose: learning rate and held-out loss by key.
-pub fn chosen(grid: &Grid, tuning: &[Finished]) -> HashMap<String, (f64, f64)> {
+pub fn chosen(grid: &Grid, tuning: &[FinishedRun]) -> HashMap<String, (f64, f64)> {
     let rows: Vec<Row> = grid.tuned_rows();
     choose(tuning, |spec| {
         let of_spec = |r: &&Row| {
@@ -114,7 +114,7 @@ pub fn chosen(grid: &Grid, tuning: &[Finished]) -> HashMap<String, (f64, f64)> {
 }
 
 /// Tables, verdicts and findings of a finished study. `chosen` is from [`chosen`].
-pub fn report(grid: &Grid, results: &[Finished], chosen: &HashMap<String, (f64, f64)>) -> Report {
+pub fn report(grid: &Grid, results: &[FinishedRun], chosen: &HashMap<String, (f64, f64)>) -> Report {
     let groups = groups(results);
     let mut figures = Vec::new();
     for group in &groups {
@@ -209,8 +209,8 @@ impl Report {
     }
 
     /// Everything for programs.
-    pub fn json(&self, grid: &Grid, results: &[Finished]) -> Value {
-        let run = |r: &Finished| {
+    pub fn json(&self, grid: &Grid, results: &[FinishedRun]) -> Value {
+        let run = |r: &FinishedRun| {
             let spec = &r.spec;
             let mut out = json!({
                 "file": format!("runs/{}.json", spec.hash()), "row": spec.row, "epochs": spec.epochs, "batch": spec.batch,
@@ -249,7 +249,7 @@ impl Report {
 
     /// Write tables.txt, tables.csv, tables.tex, study.json and index.html to `dir`; of a real model also the figure of perplexity against bytes
     /// released, a file a length.
-    pub fn write(&self, dir: &Path, grid: &Grid, results: &[Finished], command: &str) -> Result<()> {
+    pub fn write(&self, dir: &Path, grid: &Grid, results: &[FinishedRun], command: &str) -> Result<()> {
         let json = serde_json::to_string_pretty(&self.json(grid, results)).expect("plain values") + "\n";
         let html = crate::study::html::render(&page(self, grid, results, command));
         let files = [

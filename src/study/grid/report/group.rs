@@ -3,7 +3,7 @@
 use crate::privacy::guarantee::Guarantee;
 use crate::study::arm::Outcome;
 use crate::study::grid::Spread;
-use crate::study::grid::run::Finished;
+use crate::study::grid::run::FinishedRun;
 use crate::study::spec::{Goal, Spec};
 use crate::study::verdict::interval;
 
@@ -12,7 +12,7 @@ pub struct Group<'a> {
     /// Of its first run.
     pub spec: &'a Spec,
     /// One finished run a seed.
-    pub runs: Vec<&'a Finished>,
+    pub runs: Vec<&'a FinishedRun>,
 }
 
 impl Group<'_> {
@@ -68,8 +68,8 @@ impl Group<'_> {
 
     /// How far its test losses are above those of `other`, seed by seed.
     pub(super) fn losses_above(&self, other: &Group) -> Vec<f64> {
-        let same_seed = |own: &&Finished| other.runs.iter().find(|r| r.spec.seed == own.spec.seed);
-        let loss = |run: &Finished| Some(run.outcome.as_ref().ok()?.test_loss);
+        let same_seed = |own: &&FinishedRun| other.runs.iter().find(|r| r.spec.seed == own.spec.seed);
+        let loss = |run: &FinishedRun| Some(run.outcome.as_ref().ok()?.test_loss);
         self.runs.iter().filter_map(|own| Some(loss(own)? - loss(same_seed(own)?)?)).collect()
     }
 }
@@ -87,7 +87,7 @@ pub(super) fn show(spread: Option<Spread>, diverged: usize, digits: usize) -> St
 }
 
 /// Results by row, length and column, in the order in which they come.
-pub fn groups(results: &[Finished]) -> Vec<Group<'_>> {
+pub fn groups(results: &[FinishedRun]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group> = Vec::new();
     for run in results {
         let same = |a: &Spec, b: &Spec| {

@@ -3,7 +3,7 @@
 use super::{Group, Report, groups, is_base, length, levels};
 use crate::study::arm::Outcome;
 use crate::study::figures::{self, BudgetLine};
-use crate::study::grid::{Finished, Grid, Kind, Spread};
+use crate::study::grid::{FinishedRun, Grid, Kind, Spread};
 use crate::study::html::{Page, Part, Section};
 use crate::study::origin;
 use crate::study::plot::{Axis, Bar, BarChart};
@@ -12,7 +12,7 @@ use crate::study::table::thousands;
 use crate::study::toy;
 
 /// The page of a finished study. `command` repeats it.
-pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -> Page {
+pub fn page(report: &Report, grid: &Grid, results: &[FinishedRun], command: &str) -> Page {
     let groups = groups(results);
     let section = |id: &str, title: &str, parts| Section { id: id.into(), title: title.into(), parts };
     let mut sections = Vec::new();

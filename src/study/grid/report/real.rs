@@ -4,7 +4,7 @@ use super::sketches::{against_bytes, all_bits, bytes};
 use super::{Group, is_base, length, paper, rows};
 use crate::study::grid::Grid;
 use crate::study::grid::sheet::Sheet;
-use crate::study::real::Exposed;
+use crate::study::real::Exposures;
 use crate::study::spec::{Goal, Spec};
 use crate::study::table::thousands;
 use crate::study::verdict::{UNITS_DIFFER, Verdict};
@@ -89,14 +89,14 @@ fn kept(grid: &Grid, here: &[&Group], length: &str) -> Sheet {
 
 /// Secrets that were planted.
 fn secrets(grid: &Grid, here: &[&Group], length: &str) -> Option<Sheet> {
-    let of = |g: &Group| -> Vec<Vec<Exposed>> {
+    let of = |g: &Group| -> Vec<Vec<Exposures>> {
         g.outcomes().filter_map(|o| Some(o.probed.as_ref()?.secrets.clone())).filter(|s| !s.is_empty()).collect()
     };
     let frequencies: Vec<u32> = here.iter().flat_map(|g| of(g)).next()?.iter().map(|e| e.repeats).collect();
     let row = |g: &&Group| {
         let found = of(g);
         let cell = |&repeats: &u32| {
-            let own: Vec<&Exposed> = found.iter().flatten().filter(|e| e.repeats == repeats).collect();
+            let own: Vec<&Exposures> = found.iter().flatten().filter(|e| e.repeats == repeats).collect();
             let secrets: u64 = own.iter().map(|e| e.secrets).sum();
             if secrets == 0 {
                 return String::new();
