@@ -20,6 +20,9 @@ use crate::model::{Decoder, Weights, checkpoint};
 use crate::rng::Secret;
 use std::path::Path;
 
+/// The transcript of a run by the plan `P`.
+pub type TranscriptOf<P> = Transcript<<P as Replayable>::Settings, <P as Replayable>::Releases>;
+
 /// What a method's plan adds for training.
 pub trait Trainable: Replayable {
     /// The fires of the first `stop` steps, in order.
@@ -35,9 +38,9 @@ pub trait Trainable: Replayable {
     /// Compute, release and apply `step`, before which the weights are brought up to it.
     fn compute<B: Backend>(run: &mut Trainer<'_, Self, B>, step: u32, fires: &[Self::Fire]) -> Result<Step>;
     /// Read a transcript's text. `path` is for messages.
-    fn read(text: &str, path: &Path) -> Result<Transcript<Self::Settings, Self::Releases>>;
+    fn read(text: &str, path: &Path) -> Result<TranscriptOf<Self>>;
     /// What a run leaves beside its model.
-    fn record(transcript: Transcript<Self::Settings, Self::Releases>) -> Record;
+    fn record(transcript: TranscriptOf<Self>) -> Record;
 }
 
 /// A run in progress.
@@ -125,12 +128,12 @@ impl<'a, P: Trainable, B: Backend> Trainer<'a, P, B> {
     }
 
     /// [`Run::finish`] with the weights in f32, and the transcript as such.
-    pub fn end(self) -> Result<(Weights, Transcript<P::Settings, P::Releases>, B)> {
+    pub fn end(self) -> Result<(Weights, TranscriptOf<P>, B)> {
         let (weights, transcript, backend) = self.conclude()?;
         Ok((weights.into_form(), transcript, backend))
     }
 
-    fn conclude(self) -> Result<(Weights<Stored>, Transcript<P::Settings, P::Releases>, B)> {
+    fn conclude(self) -> Result<(Weights<Stored>, TranscriptOf<P>, B)> {
         let Self { mut decoder, mut replayer, base, settings, stop, fires, done, releases, base_sha256, .. } = self;
         let (weights, backend) = match base {
             Some(base) => {
