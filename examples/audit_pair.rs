@@ -6,10 +6,9 @@ use ferret::audit::bound::Design;
 use ferret::backend::Cpu;
 use ferret::data::Example;
 use ferret::measure::{Audit, Pair, Provenance};
-use ferret::method::Sensitive;
 use ferret::method::dense::{self, Settings};
 use ferret::method::list::Method;
-use ferret::method::run::{Finished, GoOn, Task, drive};
+use ferret::method::run::{Conclusion, GoOn, Task, drive};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::init;
 use ferret::optim::{Route, Schedule};
@@ -46,17 +45,10 @@ fn main() -> ferret::Result<()> {
         seed: 0,
     };
     let secret = Secret::from_system()?;
-    let task = Task {
-        base_sha256: checkpoint::tensors_sha256(&base),
-        base: base.clone(),
-        settings: Method::Dense(settings),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&members[..]),
-    };
+    let task = Task::new(base.clone(), Method::Dense(settings), &secret, &members);
     let mut run = task.begin(Cpu::<f32>::new(), None)?;
     drive(&mut *run, &mut GoOn(|| Ok(())))?;
-    let Finished { weights, .. } = run.finish()?;
+    let Conclusion { weights, .. } = run.finish()?;
     let tuned = weights.into_form();
 
     // An audit reads two folders, as an auditor would be given them.

@@ -5,13 +5,10 @@
 use ferret::backend::Cpu;
 use ferret::data::Example;
 use ferret::eval;
-use ferret::method::Sensitive;
 use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Settings};
 use ferret::method::list::Method;
-use ferret::method::run::{Finished, GoOn, Task, drive};
-use ferret::model::{Decoder, checkpoint, init};
-use ferret::optim::{Route, Schedule};
-use ferret::privacy::Sampler;
+use ferret::method::run::{Conclusion, GoOn, Task, drive};
+use ferret::model::{Decoder, init};
 use ferret::privacy::{Accountant, Pld, Rdp, calibrate};
 use ferret::rng::Secret;
 
@@ -33,20 +30,12 @@ fn main() -> ferret::Result<()> {
         clip_groups: None,
     };
     let settings = Settings {
-        method: dense::Method::Dpsgd(privacy),
-        tune: Default::default(),
-        adapter: None,
         records: records.len() as u64,
         batch: batch as u64,
         epochs: epochs as u32,
-        steps: None,
-        sampler: Sampler::Poisson,
-        micro_batch: 8,
-        route: Route::Adamw,
         learning_rate: 3e-3,
-        schedule: Schedule::Constant,
         weight_decay: 0.0,
-        seed: 0,
+        ..Settings::usual(dense::Method::Dpsgd(privacy))
     };
     let event = settings.event(settings.steps()).expect("noised sums have an event");
 
@@ -56,17 +45,10 @@ fn main() -> ferret::Result<()> {
     };
     let before = loss(base.clone())?;
     let secret = Secret::from_system()?;
-    let task = Task {
-        base_sha256: checkpoint::tensors_sha256(&base),
-        base,
-        settings: Method::Dense(settings),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
+    let task = Task::new(base, Method::Dense(settings), &secret, &records);
     let mut run = task.begin(Cpu::<f32>::new(), None)?;
     drive(&mut *run, &mut GoOn(|| Ok(())))?;
-    let Finished { weights, .. } = run.finish()?;
+    let Conclusion { weights, .. } = run.finish()?;
     println!(
         "noise multiplier {:.3}: loss {before:.3} before, {:.3} after",
         noise.pld.upper,

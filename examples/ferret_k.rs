@@ -4,10 +4,9 @@
 
 use ferret::backend::Cpu;
 use ferret::data::Example;
-use ferret::method::Sensitive;
 use ferret::method::ferret_k::Settings;
 use ferret::method::list::{Method, Record};
-use ferret::method::run::{Finished, GoOn, Task, drive};
+use ferret::method::run::{Conclusion, GoOn, Task, drive};
 use ferret::model::{checkpoint, init};
 use ferret::privacy::calibrate;
 use ferret::privacy::statement::Circumstances;
@@ -16,7 +15,6 @@ use std::path::Path;
 
 fn main() -> ferret::Result<()> {
     let base = init::random(init::Preset::Tiny.config(), 1)?;
-    let base_sha256 = checkpoint::tensors_sha256(&base);
     let records: Vec<Example> = (0..400).map(|i| Example::all((i..i + 10).map(|t| t % 40).collect())).collect();
 
     // The noise that makes 40 steps on a twentieth of the records each (2, 1e-5)-DP, and the bits a step that it leaves room for.
@@ -37,17 +35,10 @@ fn main() -> ferret::Result<()> {
 
     // Which records are drawn, and the noise, are secret, and keyed by the operating system.
     let secret = Secret::from_system()?;
-    let task = Task {
-        base: base.clone(),
-        base_sha256,
-        settings: Method::FerretK(settings),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
+    let task = Task::new(base.clone(), Method::FerretK(settings), &secret, &records);
     let mut run = task.begin(Cpu::<f32>::new(), None)?;
     drive(&mut *run, &mut GoOn(|| Ok(())))?;
-    let Finished { weights, record, .. } = run.finish()?;
+    let Conclusion { weights, record, .. } = run.finish()?;
 
     // The file that may be published, and all that whoever reads it needs besides the base model.
     let text = record.to_json()?;

@@ -4,18 +4,16 @@
 
 use ferret::backend::Cpu;
 use ferret::data::Example;
-use ferret::method::Sensitive;
 use ferret::method::ferret::{Cuts, Settings, Transcript, replay};
 use ferret::method::groups::{Grouping, Groups};
 use ferret::method::list::{Method, Record};
-use ferret::method::run::{Finished, GoOn, Task, drive};
+use ferret::method::run::{Conclusion, GoOn, Task, drive};
 use ferret::model::{checkpoint, init};
 use ferret::rng::Secret;
 use std::path::Path;
 
 fn main() -> ferret::Result<()> {
     let base = init::random(init::Preset::Tiny.config(), 1)?;
-    let base_sha256 = checkpoint::tensors_sha256(&base);
     let records: Vec<Example> = (0..200).map(|i| Example::all((i..i + 10).map(|t| t % 40).collect())).collect();
 
     // Everything that is told is public. The budget decides how often a group fires, before a record is touched.
@@ -31,17 +29,10 @@ fn main() -> ferret::Result<()> {
 
     // Which records are drawn is secret, and keyed by the operating system.
     let secret = Secret::from_system()?;
-    let task = Task {
-        base: base.clone(),
-        base_sha256,
-        settings: Method::Ferret(settings),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
+    let task = Task::new(base.clone(), Method::Ferret(settings), &secret, &records);
     let mut run = task.begin(Cpu::<f32>::new(), None)?;
     drive(&mut *run, &mut GoOn(|| Ok(())))?;
-    let Finished { weights, record, .. } = run.finish()?;
+    let Conclusion { weights, record, .. } = run.finish()?;
 
     // The file that may be published, and all that whoever reads it needs besides the base model.
     let text = record.to_json()?;

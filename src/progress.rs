@@ -38,7 +38,7 @@ pub trait Progress: Sync {
     }
 }
 
-/// Nobody waits.
+/// For work that nobody waits for: tells nothing and never stops it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unheard;
 

@@ -141,17 +141,43 @@ fn a_file_can_be_read_in_one_sitting() {
     }
 }
 
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+}
+
+/// What is published builds without fixtures, and is small: the embedded model is half of it.
+#[test]
+fn the_package_is_small_and_has_no_fixtures() {
+    let output = cargo().args(["package", "--list", "--allow-dirty", "--offline"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let list = String::from_utf8(output.stdout).unwrap();
+    for name in
+        ["README.md", "LICENSE-MIT", "LICENSE-APACHE", "src/lib.rs", "shaders/norm.wgsl", "examples/gradient.rs"]
+    {
+        assert!(list.lines().any(|line| line == name), "{name} is not in the package");
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut bytes = 0;
+    for name in list.lines() {
+        assert!(!name.starts_with("tests/") && !name.starts_with(".ci/"), "{name} is in the package");
+        // Cargo makes some files itself.
+        bytes += std::fs::metadata(root.join(name)).map_or(0, |file| file.len());
+    }
+    assert!((1 << 20..7 << 20).contains(&bytes), "the package has {bytes} bytes");
+}
+
 /// Every package of the program as built for this system. What is built for other systems need not be here.
 fn packages() -> Vec<Value> {
     let version = Command::new("rustc").arg("-vV").output().unwrap();
     let version = String::from_utf8(version.stdout).unwrap();
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
-    let output = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".into()))
+    let output = cargo()
         .args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform", host])
         // What this build needed is here; what only other features need may not be.
         .args(cfg!(feature = "mpi").then_some("--features=mpi"))
         .args(cfg!(feature = "formats").then_some("--features=formats"))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

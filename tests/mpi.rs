@@ -4,12 +4,14 @@
 mod common;
 #[path = "mpi/faults.rs"]
 mod faults;
+mod io_support;
 #[path = "mpi/pieces.rs"]
 mod pieces;
 #[path = "mpi/shards.rs"]
 mod shards;
 
 use common::Random;
+use io_support::ok;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -75,14 +77,6 @@ fn alone(args: &[String]) -> Command {
     let mut command = Command::new(FERRET);
     command.args(args);
     command
-}
-
-fn ok(output: Output) -> Value {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    // One rank prints.
-    serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|e| panic!("{e}: {}\n{stderr}", String::from_utf8_lossy(&output.stdout)))
 }
 
 /// Start, and give up on it after ten minutes: what should end must not hang.

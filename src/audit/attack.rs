@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::stats::{Seeded, mean_variance, proportion_lower, proportion_upper};
+use super::stats::{SeededRng, mean_variance, proportion_lower, proportion_upper};
 use crate::{Error, Result};
 
 /// Scores of N records under M shadow models, with who was trained on what.
@@ -269,7 +269,7 @@ pub fn held_out_threshold(members: &[f64], nonmembers: &[f64], seed: u64) -> Res
             nonmembers.len()
         )));
     }
-    let mut rng = Seeded::new(seed);
+    let mut rng = SeededRng::new(seed);
     let mut halves = |scores: &[f64]| {
         let mut scores = scores.to_vec();
         rng.shuffle(&mut scores);

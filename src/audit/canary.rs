@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::stats::{Seeded, proportion_lower, proportion_upper};
+use super::stats::{SeededRng, proportion_lower, proportion_upper};
 use crate::error::{Error, Result, quoted};
 
 /// A secret's shape inside its sentence: `#` is a digit, `@` a lower-case letter, `\` takes the next character
@@ -128,7 +128,7 @@ impl Format {
                 quoted(&self.pattern)
             )));
         }
-        let mut rng = Seeded::new(seed);
+        let mut rng = SeededRng::new(seed);
         if count as u64 > free / 2 {
             let mut all: Vec<u64> = (0..self.space()).filter(|i| !taken.contains(i)).collect();
             rng.shuffle(&mut all);
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!((tied.rank, tied.bits), (2, 9.0));
         assert_eq!(exposure(-2000.0, &others).unwrap().bits, 0.0);
         // Nothing memorised: ranks are uniform, and the mean exposure is near log2(e).
-        let mut rng = Seeded::new(5);
+        let mut rng = SeededRng::new(5);
         let mut bits = 0.0;
         for _ in 0..2000 {
             let scores: Vec<f64> = (0..255).map(|_| rng.normal()).collect();

@@ -165,7 +165,7 @@ impl Meter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::stats::Seeded;
+    use crate::audit::stats::SeededRng;
 
     #[test]
     fn decisive_records_by_hand() {
@@ -189,7 +189,7 @@ mod tests {
     fn a_batch_of_one_leaks_half_of_what_is_charged() {
         // One record a bit: it is decisive when its sign differs from the coin's.
         let mut meter = Meter::new(0.01, 0.0).unwrap();
-        let mut rng = Seeded::new(3);
+        let mut rng = SeededRng::new(3);
         for step in 0..4000 {
             meter.add(&[step], &[rng.normal()], rng.below(2) == 0).unwrap();
         }
@@ -202,7 +202,7 @@ mod tests {
     fn flip_rate_of_gaussian_shares_matches_its_integral_and_is_covered() {
         // Shares iid normal, B = 25: P[sign(S) != sign(S - a)] = angle / pi with cos(angle) = sqrt(24/25).
         let want = (24f64 / 25.0).sqrt().acos() / std::f64::consts::PI;
-        let mut rng = Seeded::new(11);
+        let mut rng = SeededRng::new(11);
         let ids: Vec<u64> = (0..25).collect();
         let (mut covered, mut mean) = (0, 0.0);
         for _ in 0..200 {

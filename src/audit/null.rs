@@ -226,7 +226,7 @@ pub fn dkw_sum_quantile(m: u64, n: u64, alpha: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::audit::stats::Seeded;
+    use crate::audit::stats::SeededRng;
 
     /// Every labelling of m + n distinct ranks: (AUC, D+, members above the k+1st non-member).
     fn all_labellings(m: usize, n: usize, k: usize) -> Vec<(f64, f64, usize)> {
@@ -289,7 +289,7 @@ mod tests {
         // Uniform scores: sup(F_m - F) + sup(G - G_n) must exceed the quantile in at most alpha of the draws.
         let (m, n, alpha, rounds) = (60, 90, 0.1, 3000);
         let limit = dkw_sum_quantile(m, n, alpha);
-        let mut rng = Seeded::new(7);
+        let mut rng = SeededRng::new(7);
         let mut supremum = |n: u64, sign: f64| {
             let mut x: Vec<f64> = (0..n).map(|_| rng.uniform()).collect();
             x.sort_by(f64::total_cmp);

@@ -10,12 +10,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::stats::{Seeded, binomial_upper, ln_binomial_pmf};
+use super::stats::{SeededRng, binomial_upper, ln_binomial_pmf};
 use crate::{Error, Result};
 
 /// Fair coins for `m` canaries.
 pub fn coins(m: usize, seed: u64) -> Vec<bool> {
-    let mut rng = Seeded::new(seed);
+    let mut rng = SeededRng::new(seed);
     (0..m).map(|_| rng.below(2) == 1).collect()
 }
 
@@ -70,7 +70,7 @@ pub fn bits_lower_bound(r: u64, v: u64, beta: f64) -> f64 {
 /// What a one-run audit found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OneRun {
-    /// Canaries.
+    /// Canaries of which a coin decided whether they were planted.
     pub canaries: u64,
     /// Guesses made, half "in" and half "out", by rank of the score.
     pub guesses: u64,

@@ -6,9 +6,9 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 /// A seeded generator for simulations and splits. Not for secrets: anyone who knows the seed knows the stream.
 #[derive(Debug, Clone)]
-pub struct Seeded(ChaCha8Rng);
+pub struct SeededRng(ChaCha8Rng);
 
-impl Seeded {
+impl SeededRng {
     /// The stream of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(ChaCha8Rng::seed_from_u64(seed))
@@ -274,7 +274,7 @@ mod tests {
 
     #[test]
     fn below_is_uniform() {
-        let mut rng = Seeded::new(1);
+        let mut rng = SeededRng::new(1);
         let mut counts = [0u32; 3];
         for _ in 0..30_000 {
             counts[rng.below(3) as usize] += 1;

@@ -10,7 +10,7 @@ use crate::fsio;
 use crate::kernel::Stored;
 use crate::method::Tune;
 use crate::method::groups::Grouping;
-use crate::model::checkpoint::{self, Checkpoint, Opened};
+use crate::model::checkpoint::{self, Checkpoint, OpenCheckpoint};
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Adapter, Config, Layout};
 use std::path::{Path, PathBuf};
@@ -135,7 +135,7 @@ impl ModelArg {
     }
 
     /// As [`ModelArg::open`], for a decoder whose weights stay as they are: no tensor is read yet.
-    pub fn open_files(&self) -> Result<(Opened, Option<Tokenizer>)> {
+    pub fn open_files(&self) -> Result<(OpenCheckpoint, Option<Tokenizer>)> {
         let mut opened = checkpoint::open(&self.model)?;
         if let Some(adapter) = &self.adapter {
             opened = opened.adapted(adapter)?;

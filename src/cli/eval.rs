@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::eval::answers::{self, Question, Tally};
 use crate::eval::{self, RecordLoss};
 use crate::fsio;
-use crate::model::checkpoint::Opened;
+use crate::model::checkpoint::OpenCheckpoint;
 use crate::model::tokenizer::Tokenizer;
 use serde_json::json;
 
@@ -51,7 +51,7 @@ pub struct Args {
 }
 
 struct Work<'a> {
-    opened: &'a Opened,
+    opened: &'a OpenCheckpoint,
     examples: &'a [Example],
     questions: Option<(&'a Tokenizer, &'a [Question])>,
     quiet: bool,
@@ -87,7 +87,7 @@ fn questions(
     args: &Args,
     examples: &[Example],
     tokenizer: Option<&Tokenizer>,
-    opened: &Opened,
+    opened: &OpenCheckpoint,
 ) -> Result<Vec<Question>> {
     let Some(most) = args.answers else { return Ok(Vec::new()) };
     let Some(tokenizer) = tokenizer else {

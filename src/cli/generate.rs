@@ -4,7 +4,7 @@ use super::common::{Compute, Job, ModelArg, progress};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::model::checkpoint::Opened;
+use crate::model::checkpoint::OpenCheckpoint;
 use crate::model::generate::{Sampling, generate};
 use crate::model::tokenizer::{Message, Tokenizer};
 use serde_json::json;
@@ -56,7 +56,7 @@ pub struct Args {
 }
 
 struct Work<'a> {
-    opened: &'a Opened,
+    opened: &'a OpenCheckpoint,
     prompt: &'a [u32],
     args: &'a Args,
     tokenizer: Option<&'a Tokenizer>,

@@ -4,7 +4,7 @@ use super::common::working;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::Layout;
-use crate::model::checkpoint::{self, Dtype, Opened, SaveOptions};
+use crate::model::checkpoint::{self, Dtype, OpenCheckpoint, SaveOptions};
 use crate::model::config::Config;
 use crate::model::family;
 use crate::model::init::{self, Preset};
@@ -66,7 +66,7 @@ pub fn run(args: Args) -> Result<()> {
         SaveOptions { config_json: text, tokenizer_from: args.tokenizer.clone(), ..SaveOptions::fresh(args.dtype) };
     // One tensor at a time: the largest model needs no more memory than its largest tensor.
     checkpoint::save_made(&args.out, &config, &layout, &options, |i| init::draw(&config, &layout, i, args.seed))?;
-    let (scalars, hash) = (layout.scalars(), Opened::folder(&args.out)?.sha256()?);
+    let (scalars, hash) = (layout.scalars(), OpenCheckpoint::folder(&args.out)?.sha256()?);
     drop(shown);
     let out = args.out.display().to_string();
     fsio::print(&if args.json {

@@ -4,7 +4,7 @@ use super::common::{TuneArgs, grouping, working};
 use crate::error::Result;
 use crate::fsio;
 use crate::method::groups::Groups;
-use crate::model::checkpoint::{self, Dtype, Opened};
+use crate::model::checkpoint::{self, Dtype, OpenCheckpoint};
 use crate::model::config::{Activation, Config, Norm, Position};
 use crate::model::memory;
 use crate::model::tokenizer::Tokenizer;
@@ -69,7 +69,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let (layout, sha256, dtype) = (&args.tune.layout(&opened.config)?, opened.sha256()?, opened.dtype()?);
     let tuned = args.tune.tune.ids(layout)?;
-    let told = Told { opened: &opened, layout, tuned: &tuned, sha256, dtype };
+    let told = Description { opened: &opened, layout, tuned: &tuned, sha256, dtype };
     let groups = if args.show_groups {
         Some(Groups::tuned(&tuned, grouping(&args.method, args.groups, args.bucket)?)?)
     } else {
@@ -102,8 +102,8 @@ fn names(layout: &Layout, ids: &[ParamId]) -> Vec<String> {
 }
 
 /// What is told of a checkpoint.
-struct Told<'a> {
-    opened: &'a Opened,
+struct Description<'a> {
+    opened: &'a OpenCheckpoint,
     /// A fresh adapter included.
     layout: &'a Layout,
     tuned: &'a [ParamId],
@@ -112,7 +112,7 @@ struct Told<'a> {
     dtype: Option<Dtype>,
 }
 
-impl Told<'_> {
+impl Description<'_> {
     fn stored(&self) -> &'static str {
         self.dtype.map_or("mixed precisions", Dtype::torch_name)
     }
@@ -157,8 +157,8 @@ fn position(config: &Config) -> &'static str {
     }
 }
 
-fn to_json(args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> Value {
-    let Opened { config, layout, notes, .. } = told.opened;
+fn to_json(args: &Args, told: &Description, tokenizer: Option<&Tokenizer>) -> Value {
+    let OpenCheckpoint { config, layout, notes, .. } = told.opened;
     let tensors: Vec<Value> =
         layout.specs().iter().map(|s| json!({"name": s.name, "shape": s.shape, "parameters": s.len()})).collect();
     let needs: Vec<Value> = told
@@ -190,8 +190,8 @@ fn to_json(args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> Value {
     })
 }
 
-fn describe(out: &mut String, args: &Args, told: &Told, tokenizer: Option<&Tokenizer>) -> std::fmt::Result {
-    let Opened { config, layout, notes, .. } = told.opened;
+fn describe(out: &mut String, args: &Args, told: &Description, tokenizer: Option<&Tokenizer>) -> std::fmt::Result {
+    let OpenCheckpoint { config, layout, notes, .. } = told.opened;
     let (scalars, stored) = (thousands(layout.scalars() as u64), told.stored());
     writeln!(out, "{}: {scalars} parameters in {} tensors, {stored}", args.named(), layout.len())?;
     let shared = match config.kv_heads {

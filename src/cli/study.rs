@@ -9,7 +9,7 @@ use crate::hash::sha256;
 use crate::model::{Layout, checkpoint, memory};
 use crate::ranks::agree;
 use crate::study::grid::report::{Report, chosen, report};
-use crate::study::grid::{Finished, Grid, Kind, Progress, Runner, Store, Tuned};
+use crate::study::grid::{Basis, FinishedRun, Grid, Kind, Progress, Runner, Store};
 use crate::study::spec::{Goal, Part, Spec};
 use serde_json::json;
 use std::collections::HashMap;
@@ -126,7 +126,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut runner = Runner::new(&args.model, args.data.as_deref(), (jobs, cores), &interrupt::asked);
     runner.ranks = ranks::world();
     let mut fixed =
-        Tuned { base_sha256: runner.base_sha256()?, data, insecure_seed: args.insecure_seed, rates: HashMap::new() };
+        Basis { base_sha256: runner.base_sha256()?, data, insecure_seed: args.insecure_seed, rates: HashMap::new() };
     let out = args.out.clone().unwrap_or_else(|| format!("ferret-study-{}", grid.kind.name()).into());
     if !shares(&args, &runner, &fixed)? {
         return Ok(());
@@ -161,7 +161,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// Whether this rank is the one that plans, keeps and reports; the others have run what it named once this returns.
-fn shares(args: &Args, runner: &Runner, fixed: &Tuned) -> Result<bool> {
+fn shares(args: &Args, runner: &Runner, fixed: &Basis) -> Result<bool> {
     let facts = [
         ("base model, by its SHA-256,", fixed.base_sha256.clone()),
         ("set of records, by its SHA-256,", fixed.data.clone()),
@@ -197,7 +197,7 @@ fn command(args: &Args, grid: &Grid, out: &Path) -> String {
 }
 
 /// Make `grid` the largest that fits into the hours, where they are limited; what it leaves out.
-fn fit(args: &Args, grid: &mut Grid, runner: &Runner, fixed: &Tuned, store: Option<&Store>) -> Result<Vec<String>> {
+fn fit(args: &Args, grid: &mut Grid, runner: &Runner, fixed: &Basis, store: Option<&Store>) -> Result<Vec<String>> {
     let Some(hours) = args.hours else { return Ok(Vec::new()) };
     note(args, "timing a few steps of each kind");
     let mut left = Vec::new();
@@ -220,16 +220,16 @@ fn fit(args: &Args, grid: &mut Grid, runner: &Runner, fixed: &Tuned, store: Opti
 }
 
 /// The runs of `grid` that `store` does not have.
-fn missing(grid: &Grid, fixed: &Tuned, store: Option<&Store>) -> Result<Vec<Spec>> {
+fn missing(grid: &Grid, fixed: &Basis, store: Option<&Store>) -> Result<Vec<Spec>> {
     let mut specs = grid.tuning(fixed);
     let Some(store) = store else {
         specs.extend(grid.results(fixed));
         return Ok(specs);
     };
-    let known: Vec<Finished> = specs.iter().filter_map(|s| store.read(s).transpose()).collect::<Result<_>>()?;
+    let known: Vec<FinishedRun> = specs.iter().filter_map(|s| store.read(s).transpose()).collect::<Result<_>>()?;
     // Rates that are not chosen yet make results that are not there yet.
     let rates = if known.len() == specs.len() { chosen(grid, &known) } else { HashMap::new() };
-    let tuned = Tuned { rates: rates.into_iter().map(|(key, found)| (key, found.0)).collect(), ..fixed.clone() };
+    let tuned = Basis { rates: rates.into_iter().map(|(key, found)| (key, found.0)).collect(), ..fixed.clone() };
     specs.extend(grid.results(&tuned));
     specs.retain(|s| !store.has(s));
     Ok(specs)
@@ -266,7 +266,7 @@ fn free_memory() -> Option<u64> {
 }
 
 /// Run what is missing of `specs` under one bar.
-fn stage(args: &Args, runner: &Runner, store: &Store, specs: &[Spec], what: &'static str) -> Result<Vec<Finished>> {
+fn stage(args: &Args, runner: &Runner, store: &Store, specs: &[Spec], what: &'static str) -> Result<Vec<FinishedRun>> {
     let missing: Vec<bool> = specs.iter().map(|s| !store.has(s)).collect();
     let left = missing.iter().filter(|m| **m).count();
     let mut costs = vec![0.0; specs.len()];
@@ -314,7 +314,7 @@ fn note(args: &Args, text: &str) {
 }
 
 /// The runs, and the time they would take.
-fn dry_run(args: &Args, grid: &Grid, runner: &Runner, fixed: &Tuned, (out, left): (&Path, &[String])) -> Result<()> {
+fn dry_run(args: &Args, grid: &Grid, runner: &Runner, fixed: &Basis, (out, left): (&Path, &[String])) -> Result<()> {
     let mut specs = grid.tuning(fixed);
     let tuning = specs.len();
     specs.extend(grid.results(fixed));

@@ -3,7 +3,7 @@
 use super::bars::Bars;
 use crate::error::Result;
 use crate::fsio;
-use crate::method::verify::{Verified, verify};
+use crate::method::verify::{Verification, verify};
 use crate::model::checkpoint;
 use std::path::PathBuf;
 
@@ -40,8 +40,8 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// What was found, for a reader.
-fn text(args: &Args, found: &Verified) -> String {
-    let Verified { scalars, releases, steps, .. } = found;
+fn text(args: &Args, found: &Verification) -> String {
+    let Verification { scalars, releases, steps, .. } = found;
     let (dir, base) = (args.dir.display(), &args.base);
     let mut out = if found.replayed {
         format!("{dir}: all {scalars} scalars are the replay of {releases} releases in {steps} steps from {base}\n")

@@ -25,7 +25,7 @@ pub enum Unit {
 
 /// Users in the order of their first records, and what was left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Packed {
+pub(super) struct PackedUsers {
     /// One a user.
     pub examples: Vec<Example>,
     /// Their names.
@@ -42,8 +42,8 @@ pub(super) fn pack(
     most: Option<usize>,
     context: usize,
     separator: Option<u32>,
-) -> Packed {
-    let mut packed = Packed::default();
+) -> PackedUsers {
+    let mut packed = PackedUsers::default();
     let mut known: HashMap<String, usize> = HashMap::new();
     // Records used so far, a user.
     let mut used: Vec<usize> = Vec::new();

@@ -25,7 +25,7 @@ const MORE: usize = 3;
 /// A record to ask about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Which record.
+    /// Whose: its place in the list of examples.
     pub record: usize,
     /// What stands before the answer.
     pub prompt: Vec<u32>,
@@ -41,7 +41,7 @@ pub struct Question {
 pub struct Tally {
     /// Questions whose greedy answer is the record's.
     pub right: u64,
-    /// Questions.
+    /// Questions that were asked.
     pub asked: u64,
 }
 

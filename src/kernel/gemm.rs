@@ -114,10 +114,7 @@ fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: A
     let (k, n) = (a.ncols(), b.ncols());
     assert_eq!(b.nrows(), k, "inner sizes of a product");
     assert_eq!(c.dim(), (a.nrows(), n), "size of a product");
-    let width = share(n);
-    let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
-    columns.into_par_iter().enumerate().for_each(|(i, c)| {
-        let range = i * width..i * width + c.ncols();
+    over_columns(&mut c, |range, c| {
         few_rows_serial(a, b.slice_axis(Axis(1), ndarray::Slice::from(range.clone())), onto.columns(range), c);
     });
 }
@@ -125,6 +122,13 @@ fn few_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, mut c: A
 /// Columns that a thread has of a product of a few rows: cuts fall where cache lines may end, and vectors do.
 pub(crate) fn share(columns: usize) -> usize {
     columns.div_ceil(rayon::current_num_threads()).next_multiple_of(32).max(64)
+}
+
+/// Split the columns of C over threads, a [`share`] each.
+pub(super) fn over_columns<F: Real>(c: &mut ArrayViewMut2<F>, work: impl Fn(Range<usize>, ArrayViewMut2<F>) + Sync) {
+    let width = share(c.ncols());
+    let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
+    columns.into_par_iter().enumerate().for_each(|(i, c)| work(i * width..i * width + c.ncols(), c));
 }
 
 /// [`few_rows`] on the calling thread alone.

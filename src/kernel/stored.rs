@@ -1,7 +1,7 @@
 //! Numbers as a checkpoint stores them, and products with a matrix of them: widened a block at a time, into scratch that stays in cache, so that
 //! memory is read once and in the width of the file.
 
-use super::gemm::{FEW_ROWS, KC, Onto, by_rows, matmul_serial, share};
+use super::gemm::{FEW_ROWS, KC, Onto, by_rows, matmul_serial, over_columns};
 use super::{Real, multiversion};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -199,10 +199,7 @@ pub fn matmul_narrow<F: Real, H: Narrow>(
     // Few rows are bound by memory: their blocks stay in the first cache. Many are bound by arithmetic: their blocks amortise packing.
     let few = m <= FEW_ROWS;
     if few && transposed && H::reads_few::<F>() && c.strides()[1] == 1 && w.strides()[1] == 1 && m * k * n > 0 {
-        let width = share(n);
-        let columns: Vec<_> = c.axis_chunks_iter_mut(Axis(1), width).collect();
-        return columns.into_par_iter().enumerate().for_each(|(i, c)| {
-            let columns = i * width..i * width + c.ncols();
+        return over_columns(&mut c, |columns, c| {
             H::few_rows_serial(a, w.slice(s![columns.clone(), ..]), onto.columns(columns), c);
         });
     }

@@ -7,7 +7,7 @@ use crate::error::Result;
 
 /// One attack's value for every record; larger means "more likely a member".
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scored {
+pub struct Scores {
     /// The attack's name in tables and files.
     pub name: String,
     /// Of the members, in order.
@@ -16,7 +16,7 @@ pub struct Scored {
     pub nonmembers: Vec<f64>,
 }
 
-impl Scored {
+impl Scores {
     /// Cut `values` of members followed by non-members.
     fn split(name: &str, mut values: Vec<f64>, members: usize) -> Self {
         let nonmembers = values.split_off(members);
@@ -30,7 +30,7 @@ impl Scored {
 }
 
 /// A threshold on every score whose statistics are there. `min_k` is the fraction of tokens that min-k averages.
-pub fn threshold_attacks(members: &[RecordStats], nonmembers: &[RecordStats], min_k: f64) -> Result<Vec<Scored>> {
+pub fn threshold_attacks(members: &[RecordStats], nonmembers: &[RecordStats], min_k: f64) -> Result<Vec<Scores>> {
     let mut attacks = Vec::new();
     for score in Score::ALL {
         let score = match score {
@@ -39,7 +39,7 @@ pub fn threshold_attacks(members: &[RecordStats], nonmembers: &[RecordStats], mi
             other => other,
         };
         if let (Some(members), Some(nonmembers)) = (score.of_all(members)?, score.of_all(nonmembers)?) {
-            attacks.push(Scored { name: score.name(), members, nonmembers });
+            attacks.push(Scores { name: score.name(), members, nonmembers });
         }
     }
     Ok(attacks)
@@ -65,7 +65,7 @@ pub struct ShadowScores {
 
 /// LiRA and RMIA, online where shadow models were trained on candidates, offline always. With fewer than 32 shadow models LiRA
 /// pools its variances.
-pub fn shadow_attacks(scores: ShadowScores) -> Result<Vec<Scored>> {
+pub fn shadow_attacks(scores: ShadowScores) -> Result<Vec<Scores>> {
     let ShadowScores { target, shadows, trained, population, population_shadows, members } = scores;
     let count = shadows.len();
     let variance = if count < 32 { Variance::Global } else { Variance::PerRecord };
@@ -75,7 +75,7 @@ pub fn shadow_attacks(scores: ShadowScores) -> Result<Vec<Scored>> {
         if online { &[(Mode::Online, "online"), (Mode::Offline, "offline")] } else { &[(Mode::Offline, "offline")] };
     let mut attacks = Vec::new();
     for &(mode, name) in modes {
-        attacks.push(Scored::split(&format!("lira-{name}"), lira(&target, &shadows, mode, variance)?, members));
+        attacks.push(Scores::split(&format!("lira-{name}"), lira(&target, &shadows, mode, variance)?, members));
     }
     if !population.is_empty() {
         let never = vec![vec![false; population.len()]; count];
@@ -83,7 +83,7 @@ pub fn shadow_attacks(scores: ShadowScores) -> Result<Vec<Scored>> {
         for &(mode, name) in modes {
             let settings = RmiaSettings { mode, ..RmiaSettings::default() };
             let values = rmia(&target, &shadows, &population, &reference, settings)?;
-            attacks.push(Scored::split(&format!("rmia-{name}"), values, members));
+            attacks.push(Scores::split(&format!("rmia-{name}"), values, members));
         }
     }
     Ok(attacks)

@@ -3,7 +3,7 @@
 use super::{Cache, token_stats};
 use crate::audit::canary::{Canary, Exposure, Format, exposure, plan};
 use crate::audit::one_run;
-use crate::audit::stats::Seeded;
+use crate::audit::stats::SeededRng;
 use crate::backend::Backend;
 use crate::data::Example;
 use crate::error::{Error, Result, quoted};
@@ -17,7 +17,7 @@ pub const NUMBER: &str = "{number}";
 
 /// A canary with the shape its secret was drawn from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Planted {
+pub struct PlantedCanary {
     /// The shape; the same for all canaries unless the pattern numbers them.
     pub format: Format,
     /// Its secret, and how often it was planted.
@@ -38,7 +38,7 @@ pub struct Planting {
     /// Whether a fair coin decided for each canary if it is in, once, or out: then a one-run audit can be made.
     pub coin_flip: bool,
     /// All secrets, planted or not.
-    pub canaries: Vec<Planted>,
+    pub canaries: Vec<PlantedCanary>,
 }
 
 const VERSION: u32 = 1;
@@ -69,13 +69,13 @@ impl Planting {
                 let seed = seed ^ SECRETS ^ (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let mut canary = plan(&format, &[repeats], 1, seed)?.remove(0);
                 canary.repeats = repeats;
-                canaries.push(Planted { format, canary });
+                canaries.push(PlantedCanary { format, canary });
             }
         } else {
             let format = Format::new(pattern)?;
             for (mut canary, &repeats) in plan(&format, &[0], repeats.len(), seed ^ SECRETS)?.into_iter().zip(repeats) {
                 canary.repeats = repeats;
-                canaries.push(Planted { format: format.clone(), canary });
+                canaries.push(PlantedCanary { format: format.clone(), canary });
             }
         }
         Ok(Self { version: VERSION, pattern: pattern.into(), seed, coin_flip, canaries })
@@ -112,7 +112,7 @@ impl Planting {
     /// coins, and a guarantee is about one record against an empty one. Where records name their `users`, a canary is one of its own.
     pub fn insert(&self, lines: &[&str], users: bool) -> Vec<String> {
         const PLACES: u64 = 0x706c_6163_6573;
-        let mut rng = Seeded::new(self.seed ^ PLACES);
+        let mut rng = SeededRng::new(self.seed ^ PLACES);
         let mut planted: Vec<String> = self
             .canaries
             .iter()

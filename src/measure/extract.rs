@@ -18,9 +18,9 @@ pub struct Decoding<'a> {
     pub tokenizer: &'a Tokenizer,
     /// Sampled continuations of each prompt.
     pub samples: usize,
-    /// Their temperature.
+    /// Temperature of the sampled continuations.
     pub temperature: f64,
-    /// Their seed.
+    /// Seed of the sampled continuations.
     pub seed: u64,
     /// Who decodes: every one of them calls [`attempts`] with the same, and gets all.
     pub ranks: &'a dyn Ranks,

@@ -6,7 +6,7 @@ use crate::data::{Example, batches, examples_sha256};
 use crate::error::{Error, Result};
 use crate::grad::{GroupDirection, GroupDot};
 use crate::hash::sha256;
-use crate::method::ferret::{BatchPer, Payload, Release, Released, Releases, Replayer, Transcript, sign_or_coin};
+use crate::method::ferret::{BatchPer, Message, Payload, Release, Releases, Replayer, Transcript, sign_or_coin};
 use crate::method::run::{Run, Step, Watch, drive};
 use crate::method::{Opening, Private, Samples, Sensitive};
 use crate::model::{Decoder, Reduction, Weights, checkpoint};
@@ -27,9 +27,9 @@ pub struct Reading {
 
 /// What is metered, and how.
 pub struct Metering<'a> {
-    /// The run.
+    /// The run that is metered.
     pub transcript: &'a Transcript,
-    /// Its records.
+    /// The records that it was trained on.
     pub examples: &'a [Example],
     /// Draws the samples. The first rank's counts.
     pub secret: &'a Secret,
@@ -164,13 +164,12 @@ impl<B: Backend> Run<B> for Rerun<'_, B> {
                 let public = coin(settings.seed, step, group);
                 meter.add(&ids, shares, public == 1)?;
                 *agreed += usize::from(sign_or_coin(shares.iter().sum(), public) == bits[*at]);
-                released.push((group, Released::Bit(bits[*at])));
+                released.push((group, Message::Bit(bits[*at])));
                 *at += 1;
             }
         }
         replayer.step(&decoder.backend, step, &released, &directions, &mut decoder.params)?;
-        let private = Sensitive::new(Private { records: 0, tokens: 0, loss: None });
-        Ok(Some(Step { step, groups, private }))
+        Ok(Some(Step { step, groups, private: Sensitive::new(Private::default()) }))
     }
 
     fn decoder(&self) -> &Decoder<B> {

@@ -8,7 +8,7 @@ use super::pair::{OnDecoder, Pair, with_decoder};
 use super::provenance::Provenance;
 use super::shadow::Plan;
 use super::{
-    Cache, Scored, compressed_bytes, gradient_norms, mean_log_probs, shadow_attacks, threshold_attacks, token_stats,
+    Cache, Scores, compressed_bytes, gradient_norms, mean_log_probs, shadow_attacks, threshold_attacks, token_stats,
 };
 use crate::audit::attack::held_out_threshold;
 use crate::audit::bound::{Bound, Design};
@@ -29,7 +29,7 @@ use std::time::Instant;
 
 /// What is judged, and how.
 pub struct Audit {
-    /// The models.
+    /// The base model and the tuned one.
     pub pair: Pair,
     /// What the tuned one was charged for.
     pub provenance: Provenance,
@@ -60,7 +60,7 @@ pub struct Finding {
     /// Every attack beside its bound.
     pub report: Report,
     /// Every record's score by every attack. As secret as the membership itself.
-    pub attacks: Vec<Scored>,
+    pub attacks: Vec<Scores>,
     /// Every attack's curve, by name.
     pub curves: Vec<(String, Roc)>,
     /// What the charge permits.
@@ -200,7 +200,7 @@ impl Finding {
         let mut out = String::from("side,record");
         self.attacks.iter().for_each(|a| out += &format!(",{}", quote(&a.name)));
         out.push('\n');
-        type Side = fn(&Scored) -> &[f64];
+        type Side = fn(&Scores) -> &[f64];
         let (members, nonmembers): (Side, Side) = (|a| &a.members, |a| &a.nonmembers);
         for (side, of) in [("member", members), ("nonmember", nonmembers)] {
             for record in 0..self.attacks.first().map_or(0, |a| of(a).len()) {

@@ -22,7 +22,7 @@ pub mod shadow;
 pub mod story;
 pub mod tokens;
 
-pub use attacks::{Scored, shadow_attacks, threshold_attacks};
+pub use attacks::{Scores, shadow_attacks, threshold_attacks};
 pub use cache::Cache;
 pub use leakage::{Metering, Reading, leakage};
 pub use membership::{Audit, Finding};

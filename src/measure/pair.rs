@@ -112,7 +112,7 @@ impl Pair {
 pub(super) trait OnDecoder {
     /// What it gives.
     type Output;
-    /// Do it.
+    /// Compute on this decoder.
     fn run<B: Backend>(self, decoder: &Decoder<B>) -> Result<Self::Output>;
 }
 

@@ -1,7 +1,7 @@
 //! What a tuned model's folder tells about its training, and what that was charged for.
 
 use super::pair::Pair;
-use super::shadow::Known;
+use super::shadow::Knowledge;
 use crate::audit::bound::{Bound, Charge, Design};
 use crate::error::{Error, Result};
 use crate::fsio::read_text;
@@ -40,8 +40,8 @@ impl Provenance {
     }
 
     /// For shadow models.
-    pub fn known(&self) -> Known<'_> {
-        Known { record: self.record.as_ref(), statement: self.statement.as_ref() }
+    pub fn known(&self) -> Knowledge<'_> {
+        Knowledge { record: self.record.as_ref(), statement: self.statement.as_ref() }
     }
 
     /// The charge with the tightest bound on the advantage; no guarantee where nothing is promised.

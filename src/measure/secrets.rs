@@ -19,19 +19,19 @@ use std::sync::Arc;
 
 /// What is looked for, and how.
 pub struct CanaryAudit<'a> {
-    /// The models.
+    /// The base model and the tuned one.
     pub pair: Pair,
     /// What the tuned one was charged for.
     pub provenance: Provenance,
-    /// The secrets.
+    /// Which secrets were planted, and which were held back.
     pub planting: &'a Planting,
     /// Secrets of the same format that each canary is ranked among.
     pub competitors: usize,
     /// Sampled continuations of each prompt.
     pub samples: usize,
-    /// Their temperature.
+    /// Temperature of the sampled continuations.
     pub temperature: f64,
-    /// Their seed.
+    /// Seed of the sampled continuations.
     pub seed: u64,
     /// The one-run audit's lower limit of epsilon holds with this probability.
     pub confidence: f64,

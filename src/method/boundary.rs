@@ -3,7 +3,7 @@
 //! Records, the sample drawn from them, gradients, losses and even the realised batch size are [`Sensitive`]. It can be
 //! carried and put together, but it prints nothing, dereferences to nothing and cannot be copied out. It opens only against
 //! an [`Opening`], and there are few of those: search for `Opening::` to read every place where private data
-//! turns into something public.
+//! turns into something public, and for `or_failed`, which lets out whether a computation succeeded and nothing else.
 //!
 //! What the compiler holds, for every crate that uses this one:
 //! ```compile_fail,E0277
@@ -43,6 +43,8 @@
 //! them: the type guards what a run makes of them, not the file they came from. Time, memory and power are not values and not
 //! guarded.
 
+use crate::error::Result;
+
 /// A value that depends on private records.
 pub struct Sensitive<T>(T);
 
@@ -70,6 +72,21 @@ impl<T> Sensitive<T> {
     /// Take it out. `opening` says why that is allowed.
     pub fn open(self, _opening: &Opening) -> T {
         self.0
+    }
+}
+
+impl<T, U> Sensitive<(T, U)> {
+    /// Take the two apart.
+    pub fn unzip(self) -> (Sensitive<T>, Sensitive<U>) {
+        (Sensitive(self.0.0), Sensitive(self.0.1))
+    }
+}
+
+impl<T> Sensitive<Result<T>> {
+    /// What was computed, still closed; or why it could not be. Failing is public: it depends on the machine (a lost device, another rank), and on the
+    /// data only where a device runs out of memory.
+    pub(in crate::method) fn or_failed(self) -> Result<Sensitive<T>> {
+        self.open(&Opening::release("whether the computation succeeded")).map(Sensitive)
     }
 }
 

@@ -87,7 +87,7 @@ macro_rules! stored {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
                 use serde::de::Error as _;
                 let mut value = serde_json::Value::deserialize(from)?;
-                let stored = $crate::method::common::Stored::take(&mut value);
+                let stored = $crate::method::common::Surplus::take(&mut value);
                 let mut settings = Self::deserialize(value).map_err(D::Error::custom)?;
                 settings.steps = settings.steps.filter(|&t| t != Self { steps: None, ..settings.clone() }.steps());
                 stored.agrees(&[$((stringify!($name), settings.$name())),+]).map_err(D::Error::custom)?;
@@ -155,9 +155,9 @@ impl Common {
 }
 
 /// What earlier versions stored beside the settings that it follows from.
-pub(super) struct Stored(Vec<(&'static str, Value)>);
+pub(super) struct Surplus(Vec<(&'static str, Value)>);
 
-impl Stored {
+impl Surplus {
     /// Take it out of `settings`.
     pub(super) fn take(settings: &mut Value) -> Self {
         let Some(object) = settings.as_object_mut() else { return Self(Vec::new()) };

@@ -85,6 +85,19 @@ impl Crew {
         Deal { owners, own }
     }
 
+    /// One sample of which no inner product is asked: `work` computes this rank's micro-batches, and adds each to what the batch was.
+    pub(super) fn batch<B: Backend>(
+        &self,
+        b: &B,
+        sample: (&[usize], &[Example]),
+        micro_batch: u32,
+        work: impl FnMut(&Batch, &mut Sums<B>) -> Result<()>,
+    ) -> Result<Private> {
+        let mut totals = Totals::new(self);
+        totals.sample(b, sample, micro_batch, 0, work)?;
+        Ok(totals.add_up(b)?.pop().expect("one sample").1)
+    }
+
     /// The whole numbers of all ranks, added up.
     pub(super) fn add(&self, own: &mut [i64]) -> Result<()> {
         self.ranks.add("sums of sketches", own)

@@ -33,7 +33,7 @@ const LOG: &str = "log.jsonl";
 /// What a run was begun with, and must be continued with: its sample, noise and flips are spent on it alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct Terms {
     /// Version of this form.
     pub version: u32,
     /// The method and its settings.
@@ -68,7 +68,7 @@ pub struct Call {
     pub folder: String,
 }
 
-impl Told {
+impl Terms {
     /// The newest form.
     pub const VERSION: u32 = 1;
 
@@ -98,7 +98,7 @@ pub enum Stage {
     Diverged,
     /// The results are written; what is left is to tidy up, and whatever comes after training.
     Ending,
-    /// Over.
+    /// Over: the results are whole, and nothing is left to resume.
     Finished,
 }
 
@@ -130,9 +130,9 @@ pub fn stage(dir: &Path) -> Result<Stage> {
         return Ok(Stage::New);
     }
     if state.join(TOLD).exists() {
-        return Ok(match Told::read(dir)? {
-            Told { finished: Some(_), .. } => Stage::Ending,
-            Told { diverged: Some(_), .. } => Stage::Diverged,
+        return Ok(match Terms::read(dir)? {
+            Terms { finished: Some(_), .. } => Stage::Ending,
+            Terms { diverged: Some(_), .. } => Stage::Diverged,
             _ => Stage::Begun,
         });
     }
@@ -185,7 +185,7 @@ impl Folder {
     }
 
     /// Begin a run: `told` with the hash of the key.
-    pub fn begin(&mut self, secret: &Secret, told: &mut Told) -> Result<()> {
+    pub fn begin(&mut self, secret: &Secret, told: &mut Terms) -> Result<()> {
         let state = self.dir.join(STATE);
         self.log.set_len(0).map_err(|e| Error::io(self.dir.join(LOG), e))?;
         self.wipe_key()?;
@@ -198,7 +198,7 @@ impl Folder {
     }
 
     /// The key of a run that was begun.
-    pub fn key(&self, told: &Told) -> Result<Secret> {
+    pub fn key(&self, told: &Terms) -> Result<Secret> {
         let path = self.state(KEY);
         let secret = Secret::load(&path)?;
         if file_sha256(&path)? != told.key_sha256 {
@@ -211,7 +211,7 @@ impl Folder {
     }
 
     /// Write down what the run was told once more, because something of it changed.
-    pub fn tell(&self, told: &Told) -> Result<()> {
+    pub fn tell(&self, told: &Terms) -> Result<()> {
         seal(&self.state(TOLD), told)
     }
 

@@ -6,7 +6,7 @@
 use super::common::Common;
 use super::groups::Grouping;
 use super::run::{Run, Task};
-use super::{Tune, dense, ferret, ferret_k};
+use super::{Tune, dense, ferret, ferret_k, transcript};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::fsio;
@@ -208,16 +208,8 @@ impl<'a, T: Scalars> Task<'a, Method, T> {
             own.base = adapter.attach(own.base, own.settings.common().seed)?;
         }
         Ok(match own.settings.clone() {
-            Method::Ferret(settings) => {
-                let task = own.with(settings);
-                let releases = saved.map(|root| ferret::Trainer::<B>::saved(root, &task)).transpose()?.flatten();
-                Box::new(ferret::Trainer::new(backend, task, releases)?)
-            }
-            Method::FerretK(settings) => {
-                let task = own.with(settings);
-                let releases = saved.map(|root| ferret_k::Trainer::<B>::saved(root, &task)).transpose()?.flatten();
-                Box::new(ferret_k::Trainer::new(backend, task, releases)?)
-            }
+            Method::Ferret(settings) => ferret::Trainer::begin(backend, own.with(settings), saved)?,
+            Method::FerretK(settings) => ferret_k::Trainer::begin(backend, own.with(settings), saved)?,
             Method::Dense(settings) => {
                 let mut task = own.with(settings);
                 let tune = task.settings.tune.clone();
@@ -242,7 +234,7 @@ pub enum Record {
 impl Record {
     /// The record of the run in `dir`; none where there is none.
     pub fn read(dir: &Path) -> Result<Option<Self>> {
-        let (transcript, record) = (dir.join(ferret::transcript::FILE), dir.join(dense::RECORD));
+        let (transcript, record) = (dir.join(transcript::FILE), dir.join(dense::RECORD));
         if transcript.exists() {
             return Self::from_transcript(&fsio::read_text(&transcript)?, &transcript).map(Some);
         }
@@ -265,7 +257,7 @@ impl Record {
     /// The file's name.
     pub fn file(&self) -> &'static str {
         match self {
-            Self::Ferret(_) | Self::FerretK(_) => ferret::transcript::FILE,
+            Self::Ferret(_) | Self::FerretK(_) => transcript::FILE,
             Self::Dense(_) => dense::RECORD,
         }
     }

@@ -16,7 +16,7 @@ use crate::rng::{Secret, SecretDomain, SecretStream};
 
 /// A computation whose result may be published.
 pub trait Mechanism {
-    /// What leaves.
+    /// What may leave the boundary.
     type Release;
 
     /// What one release on a Poisson sample at `sampling_rate` tells, for accountants; none where nothing is promised.

@@ -17,8 +17,8 @@ use super::tally::Private;
 use crate::backend::Backend;
 use crate::data::Example;
 use crate::error::{Error, Result};
-use crate::kernel::Stored;
-use crate::model::{Decoder, Weights};
+use crate::kernel::{Scalars, Stored};
+use crate::model::{Decoder, Weights, checkpoint};
 use crate::rng::Secret;
 use std::path::Path;
 
@@ -39,6 +39,14 @@ pub struct Task<'a, S = Method, T = Vec<f32>> {
     pub records: Sensitive<&'a [Example]>,
 }
 
+impl<'a, S, T: Scalars> Task<'a, S, T> {
+    /// All planned steps from `base`, whose hash is taken here.
+    pub fn new(base: Weights<T>, settings: S, secret: &'a Secret, records: &'a [Example]) -> Self {
+        let base_sha256 = checkpoint::tensors_sha256(&base);
+        Self { base, base_sha256, settings, stop: None, secret, records: Sensitive::new(records) }
+    }
+}
+
 impl<'a, S, T> Task<'a, S, T> {
     /// The same for other settings.
     pub fn with<U>(self, settings: U) -> Task<'a, U, T> {
@@ -49,7 +57,7 @@ impl<'a, S, T> Task<'a, S, T> {
 
 /// What a computed step may tell.
 pub struct Step {
-    /// Which step.
+    /// Its number among the planned ones, from 0.
     pub step: u32,
     /// The groups that fired: public. Empty for methods that update everything.
     pub groups: Vec<u32>,
@@ -58,7 +66,7 @@ pub struct Step {
 }
 
 /// What a run ends with.
-pub struct Finished<B> {
+pub struct Conclusion<B> {
     /// The tuned weights: those that were never changed as they were stored, the others in f32.
     pub weights: Weights<Stored>,
     /// How they came about.
@@ -86,7 +94,7 @@ pub trait Run<B: Backend> {
         Ok(())
     }
     /// The end: idle steps are made up for, and the record names the result. Refused by runs that only measure.
-    fn finish(self: Box<Self>) -> Result<Finished<B>> {
+    fn finish(self: Box<Self>) -> Result<Conclusion<B>> {
         Err(Error::usage("this run leaves no model"))
     }
 }

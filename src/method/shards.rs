@@ -41,7 +41,7 @@ pub(super) struct Shard {
 }
 
 /// A rank's shard while its run is opened: where its key lies, and what binds all shards to the run.
-pub(super) struct Opened {
+pub(super) struct OpenShard {
     path: PathBuf,
     /// None where nothing is computed any more.
     pub(super) shard: Option<Arc<Shard>>,
@@ -110,7 +110,7 @@ pub(super) fn open(
     out: &Path,
     insecure_seed: Option<u64>,
     begin: Begin,
-) -> Result<Opened> {
+) -> Result<OpenShard> {
     let own = records.examples.len();
     let all = total(ranks, "number of records", own as u64)?;
     if all != method.common().records {
@@ -120,7 +120,7 @@ pub(super) fn open(
     let stands = broadcast(ranks, "how the run stands", &[begin as u8])?;
     let path = key_path(out, ranks.rank());
     if stands == [Begin::Ending as u8] {
-        return Ok(Opened { path, shard: None, sha256: String::new() });
+        return Ok(OpenShard { path, shard: None, sha256: String::new() });
     }
     apart(ranks, records)?;
     let records_sha256 = examples_sha256(&records.examples);
@@ -131,10 +131,10 @@ pub(super) fn open(
     };
     let commitments = ranks.gather("what binds the shards", key.commitment().as_bytes())?;
     let sha256 = format!("shards {}", hash::sha256(commitments.join(&b'\n')));
-    Ok(Opened { path, shard: Some(Arc::new(Shard { key, records: own })), sha256 })
+    Ok(OpenShard { path, shard: Some(Arc::new(Shard { key, records: own })), sha256 })
 }
 
-impl Opened {
+impl OpenShard {
     /// Keep the key for going on, until the run ends.
     pub(super) fn save(&self) -> Result<()> {
         self.shard.as_ref().map_or(Ok(()), |shard| shard.key.save(&self.path))

@@ -58,7 +58,8 @@ impl<B: Backend> Tally<B> {
     }
 }
 
-/// What depends on the realised batch.
+/// What depends on the realised batch. By default it is that of no batch.
+#[derive(Default)]
 pub struct Private {
     /// Records in the batch (of all bits together).
     pub records: usize,
@@ -80,14 +81,18 @@ impl Private {
                 tokens: tokens as usize,
                 loss: (losses > 0.0 && records > 0.0).then(|| loss / records),
             },
-            _ => Self { records: 0, tokens: 0, loss: None },
+            _ => Self::default(),
         };
         numbers.truncate(dots);
         (numbers, private)
     }
 
-    /// Of two batches together.
-    pub(in crate::method) fn join(self, other: Self) -> Self {
+    /// Of all batches together.
+    pub(in crate::method) fn joined(batches: impl IntoIterator<Item = Self>) -> Self {
+        batches.into_iter().fold(Self::default(), Self::join)
+    }
+
+    fn join(self, other: Self) -> Self {
         let records = self.records + other.records;
         let weighted = |p: &Self| p.loss.map(|l| l * p.records as f64);
         let loss = match (weighted(&self), weighted(&other)) {

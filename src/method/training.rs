@@ -8,7 +8,7 @@ mod work;
 
 pub use work::{Evaluation, write_statement};
 
-use super::folder::{Call, Folder, Stage, Told, stage};
+use super::folder::{Call, Folder, Stage, Terms, stage};
 use super::list::Method;
 use super::shards::{self, Begin};
 use crate::backend::Backend;
@@ -21,7 +21,7 @@ use crate::progress::Progress;
 use crate::ranks::{Ranks, broadcast};
 use crate::rng::Secret;
 use serde_json::{Value, json};
-use share::Saved;
+use share::StateFolder;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -96,11 +96,11 @@ pub struct Training {
     request: Request,
     /// None on ranks that do not write.
     folder: Option<Folder>,
-    told: Told,
-    saved: Saved,
+    told: Terms,
+    saved: StateFolder,
     /// None where the results are written already.
     secret: Option<Secret>,
-    shards: Option<shards::Opened>,
+    shards: Option<shards::OpenShard>,
     statement: Statement,
 }
 
@@ -119,8 +119,8 @@ impl Training {
             shards::check(method, request.log_private)?;
         }
         progress.begin("hashing model and records", 0);
-        let mut told = Told {
-            version: Told::VERSION,
+        let mut told = Terms {
+            version: Terms::VERSION,
             stop: request.steps(),
             method: method.clone(),
             base_sha256: checkpoint::tensors_sha256(&base.weights),
@@ -145,15 +145,15 @@ impl Training {
         let mut folder = None;
         if goes_on {
             let held = Folder::lock(&request.out)?;
-            let then = Told::read(&request.out)?;
+            let then = Terms::read(&request.out)?;
             if request.shards && begin == Begin::Ending {
                 told.records_sha256.clone_from(&then.records_sha256);
             }
             same(&then, &told).map_err(|what| Error::file(&request.out, what))?;
-            told = Told { private_logs: then.private_logs || request.log_private, ..then };
+            told = Terms { private_logs: then.private_logs || request.log_private, ..then };
             folder = Some(held);
         } else if found == Stage::Diverged {
-            told.restarts = Told::read(&request.out)?.restarts + 1;
+            told.restarts = Terms::read(&request.out)?.restarts + 1;
         }
         let mut told = share::of_the_first(&*ranks, told)?;
         // What will have been spent is known now: what cannot be accounted for is refused before anything starts.
@@ -198,7 +198,7 @@ impl Training {
         if let Some(folder) = folder.as_ref().filter(|_| told.private_logs) {
             folder.hide_log()?;
         }
-        shards.as_ref().map_or(Ok(()), shards::Opened::save)?;
+        shards.as_ref().map_or(Ok(()), shards::OpenShard::save)?;
         let (secret, saved) = share::key_and_state(&*ranks, secret, folder.as_ref())?;
         Ok(Self { request, folder, told, saved, secret, shards, statement })
     }
@@ -212,7 +212,7 @@ impl Training {
     pub fn run<B: Backend>(&mut self, backend: B, progress: &dyn Progress) -> Result<Value> {
         let Some(secret) = &self.secret else {
             self.folder.as_ref().map_or(Ok(()), Folder::wipe_key)?;
-            self.shards.as_ref().map_or(Ok(()), shards::Opened::wipe)?;
+            self.shards.as_ref().map_or(Ok(()), shards::OpenShard::wipe)?;
             return Ok(self.told.finished.clone().unwrap_or_default());
         };
         let (folder, saved) = (self.folder.as_mut(), &self.saved.path);
@@ -274,7 +274,7 @@ fn goes_on(request: &Request, found: Stage) -> Result<bool> {
 }
 
 /// Refuse to go on with the run that was told `then` if anything differs now.
-fn same(then: &Told, now: &Told) -> Result<(), String> {
+fn same(then: &Terms, now: &Terms) -> Result<(), String> {
     if then.method != now.method {
         return Err(difference(&then.method, &now.method));
     }

@@ -9,7 +9,7 @@ use super::{Tune, dense};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::kernel::{Scalars, Stored};
-use crate::model::checkpoint::{self, Checkpoint, Opened, adapter};
+use crate::model::checkpoint::{self, Checkpoint, OpenCheckpoint, adapter};
 use crate::model::{Config, ParamId, Weights, embedded};
 use crate::privacy::Statement;
 use crate::privacy::statement::{AUDITED, FILE as STATEMENT, PAGE, RESTARTED};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// What was found right, and what was not looked at.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verified {
+pub struct Verification {
     /// Always: what is wrong is an error.
     pub verified: bool,
     /// Whether the weights were computed again; if not, only their hash was.
@@ -44,10 +44,10 @@ pub struct Verified {
 
 /// Check the checkpoint in `dir` against the files beside it and against `base`, whose tensors are used up: there is one copy of them in
 /// memory while a transcript is replayed.
-pub fn verify(dir: &Path, base: &mut Checkpoint<impl Scalars>, progress: &dyn Progress) -> Result<Verified> {
+pub fn verify(dir: &Path, base: &mut Checkpoint<impl Scalars>, progress: &dyn Progress) -> Result<Verification> {
     let adapted = adapter::is_adapter(dir);
     let found = match adapted {
-        true => checkpoint::load_opened(Opened::folder(&base.folder)?.adapted(dir)?)?.weights,
+        true => checkpoint::load_opened(OpenCheckpoint::folder(&base.folder)?.adapted(dir)?)?.weights,
         false => checkpoint::load_folder_stored(dir)?.weights,
     };
     let bare = Config { adapter: base.weights.config.adapter.clone(), ..found.config.clone() };
@@ -88,7 +88,7 @@ pub fn verify(dir: &Path, base: &mut Checkpoint<impl Scalars>, progress: &dyn Pr
     let statement = statement(dir, |stated| record.restate(&found.layout, stated))?;
     let (releases, mut not_checkable) = not_checkable(&record);
     not_checkable.extend(never_checkable(statement.as_ref()));
-    let mut verified = Verified {
+    let mut verified = Verification {
         verified: true,
         replayed,
         steps: record.steps_run(),

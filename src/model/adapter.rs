@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter {
-    /// Rank r.
+    /// r: rows of A, columns of B.
     pub rank: u32,
     /// The adapter counts alpha / r times.
     pub alpha: f64,

@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::config::{Mlp, Norm, Order};
 use super::decoder::{Decoder, all_rows};
 use super::layout::{BlockIds, Pair, ParamId};
-use super::scored::Scored;
+use super::scored::ScoredRows;
 use super::sink::{GradSink, Rows, Slot};
 use crate::backend::Backend;
 use crate::ops::{GateUp, Parts, Qkv};
@@ -16,7 +16,7 @@ pub(super) struct BlockCache<B: Backend> {
     n1: Option<B::Tensor>,
     /// As attention sees them: normalised and turned where they are.
     qkv: Qkv<B::Tensor>,
-    heads: Option<[Normed<B>; 2]>,
+    heads: Option<[NormInput<B>; 2]>,
     att: B::Tensor,
     lse: Option<B::Tensor>,
     /// From here on, in the last block, of the scored rows.
@@ -28,7 +28,7 @@ pub(super) struct BlockCache<B: Backend> {
 }
 
 /// A norm's input and statistics.
-pub(super) type Normed<B> = (<B as crate::backend::Memory>::Tensor, <B as crate::backend::Memory>::Tensor);
+pub(super) type NormInput<B> = (<B as crate::backend::Memory>::Tensor, <B as crate::backend::Memory>::Tensor);
 
 impl<B: Backend> Decoder<B> {
     /// Block `l`: its output, and what backward needs of it for the parameters that are wanted. `table` says what rows turn by, and
@@ -39,7 +39,7 @@ impl<B: Backend> Decoder<B> {
         l: usize,
         x: B::Tensor,
         table: &Option<B::Tensor>,
-        top: Option<&Scored>,
+        top: Option<&ScoredRows>,
         wants: impl Fn(ParamId) -> bool,
         attend: impl FnOnce(Qkv<&B::Tensor>) -> (B::Tensor, Option<B::Tensor>),
     ) -> (B::Tensor, BlockCache<B>) {
@@ -72,7 +72,7 @@ impl<B: Backend> Decoder<B> {
         dx: &mut B::Tensor,
         below: bool,
         table: &Option<B::Tensor>,
-        top: Option<&Scored>,
+        top: Option<&ScoredRows>,
         wants: &impl Fn(ParamId) -> bool,
         sink: &mut impl GradSink<B>,
         batch: &Batch,
@@ -81,7 +81,7 @@ impl<B: Backend> Decoder<B> {
         let BlockIds { norm_1, qkv, head_norms, attn_out, norm_2, mlp_in, mlp_out } = self.layout.blocks[l];
         let BlockCache { x, stats_1, n1, qkv: qkv_out, heads, att, lse, mid, stats_2, n2, h, a } = cache;
         let one = |pair: &Pair| pair.ids().any(wants);
-        let (rows, top_rows) = (all_rows(batch), top.map_or_else(|| all_rows(batch), Scored::rows));
+        let (rows, top_rows) = (all_rows(batch), top.map_or_else(|| all_rows(batch), ScoredRows::rows));
         // What lies further down, from bottom to top.
         let from_norm_1 = below || one(&norm_1);
         let from_qkv = from_norm_1 || qkv.iter().any(one);
@@ -150,7 +150,11 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// Normalise the heads of queries and keys, where the block does so; what they were, and the statistics.
-    pub(super) fn norm_heads(&self, ids: &BlockIds, qkv: Qkv<B::Tensor>) -> (Qkv<B::Tensor>, Option<[Normed<B>; 2]>) {
+    pub(super) fn norm_heads(
+        &self,
+        ids: &BlockIds,
+        qkv: Qkv<B::Tensor>,
+    ) -> (Qkv<B::Tensor>, Option<[NormInput<B>; 2]>) {
         let Some([query, key]) = ids.head_norms else { return (qkv, None) };
         let Parts::Split([q, k, v]) = qkv else { unreachable!("heads that are normalised are stored apart") };
         let norm = |x: &B::Tensor, gain| self.backend.rms_norm(x, self.param(gain), self.config.norm_epsilon);
@@ -162,7 +166,7 @@ impl<B: Backend> Decoder<B> {
     fn norm_heads_backward(
         &self,
         gains: [ParamId; 2],
-        heads: [Normed<B>; 2],
+        heads: [NormInput<B>; 2],
         dqkv: Qkv<B::Tensor>,
         wants: &impl Fn(ParamId) -> bool,
         sink: &mut impl GradSink<B>,
@@ -170,7 +174,7 @@ impl<B: Backend> Decoder<B> {
     ) -> Qkv<B::Tensor> {
         let b = &self.backend;
         let Parts::Split([dq, dk, dv]) = dqkv else { unreachable!("heads that are normalised are stored apart") };
-        let mut one = |gain: ParamId, (x, stats): &Normed<B>, mut dy: B::Tensor| {
+        let mut one = |gain: ParamId, (x, stats): &NormInput<B>, mut dy: B::Tensor| {
             let (rows, cols) = b.shape(x);
             let mut dx = b.zeros(rows, cols);
             b.rms_norm_backward(&mut dy, x, stats, self.param(gain), wants(gain), &mut dx);

@@ -8,13 +8,13 @@
 //! ```
 
 use super::batch::Batch;
-use super::block::BlockCache;
+use super::block::{BlockCache, NormInput};
 use super::config::{Config, Norm, Position};
 use super::layout::{Layout, Pair, ParamId, Place};
-use super::scored::Scored;
+use super::scored::ScoredRows;
 use super::sink::{GradSink, Rows, Slot};
 use super::weights::Weights;
-use crate::backend::{Backend, Memory};
+use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::kernel::Stored;
 use crate::ops::{Rope, Segments};
@@ -26,7 +26,7 @@ pub(super) const HEAD_ROWS: usize = 512;
 pub struct Decoder<B: Backend> {
     /// Where it runs.
     pub backend: B,
-    /// Its shape.
+    /// What layout and arithmetic follow from: sizes, norms, positions, biases.
     pub config: Config,
     /// Its parameters' names and shapes.
     pub layout: Layout,
@@ -56,9 +56,6 @@ enum BlockTrace<B: Backend> {
     All(Box<BlockCache<B>>),
     Input(B::Tensor),
 }
-
-/// A norm's input and statistics.
-type Normed<B> = (<B as Memory>::Tensor, <B as Memory>::Tensor);
 
 impl<B: Backend> Decoder<B> {
     /// Move `weights` into the memory of `backend`.
@@ -152,7 +149,7 @@ impl<B: Backend> Decoder<B> {
 
     /// The logits of rows `rows` (all rows of a batch are V numbers each: ask for few).
     pub fn logits(&self, batch: &Batch, rows: std::ops::Range<usize>) -> B::Tensor {
-        let h = self.trunk(batch, &Scored::all(batch), self.config.layers, |_| false).h;
+        let h = self.trunk(batch, &ScoredRows::all(batch), self.config.layers, |_| false).h;
         self.backend.head(&self.backend.rows(&h, rows), self.param(self.layout.head))
     }
 
@@ -229,17 +226,17 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// The rows that go on above the last block's attention.
-    pub(super) fn scored<'a>(&self, batch: &'a Batch) -> Scored<'a> {
-        if self.config.layers == 0 { Scored::all(batch) } else { Scored::new(batch) }
+    pub(super) fn scored<'a>(&self, batch: &'a Batch) -> ScoredRows<'a> {
+        if self.config.layers == 0 { ScoredRows::all(batch) } else { ScoredRows::new(batch) }
     }
 
     /// What block `l` is told of the scored rows: only the last one leaves the others out.
-    pub(super) fn top<'a>(&self, l: usize, scored: &'a Scored) -> Option<&'a Scored<'a>> {
+    pub(super) fn top<'a>(&self, l: usize, scored: &'a ScoredRows) -> Option<&'a ScoredRows<'a>> {
         (l + 1 == self.config.layers).then_some(scored)
     }
 
     /// Embedding and blocks, keeping what backward needs of the blocks from `keep_from` on.
-    fn trunk(&self, batch: &Batch, scored: &Scored, keep_from: usize, wants: impl Fn(ParamId) -> bool) -> Trunk<B> {
+    fn trunk(&self, batch: &Batch, scored: &ScoredRows, keep_from: usize, wants: impl Fn(ParamId) -> bool) -> Trunk<B> {
         let (mut x, embedded) = self.embed(&batch.ids, &batch.positions);
         let table = self.table(batch);
         let mut caches = Vec::with_capacity(self.config.layers - keep_from);
@@ -257,7 +254,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// The first block's input; where the embedding is normalised, that norm's input and statistics too.
-    pub(super) fn embed(&self, ids: &[u32], positions: &[u32]) -> (B::Tensor, Option<Normed<B>>) {
+    pub(super) fn embed(&self, ids: &[u32], positions: &[u32]) -> (B::Tensor, Option<NormInput<B>>) {
         let layout = &self.layout;
         let learned = layout.positions.map(|wpe| (positions, self.param(wpe)));
         let x = self.backend.embed(ids, self.param(layout.tokens), learned);

@@ -10,7 +10,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 /// The keys and values of every block for the tokens seen so far.
 pub struct Cache<B: Backend> {
     blocks: Vec<(B::Tensor, B::Tensor)>,
-    /// The tokens.
+    /// The tokens seen so far.
     text: Vec<u32>,
 }
 

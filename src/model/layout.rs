@@ -135,7 +135,7 @@ impl ParamSpec {
 pub struct Pair {
     /// The weight, or the gain.
     pub weight: ParamId,
-    /// The bias.
+    /// None where the layer adds none.
     pub bias: Option<ParamId>,
     /// A and B of an adapter beside the weight.
     pub adapter: Option<[ParamId; 2]>,

@@ -9,7 +9,7 @@ use crate::ops::cross_entropy::IGNORE;
 use std::borrow::Cow;
 
 /// A batch's rows with a target, in order. Where that is all of them nothing is copied.
-pub(super) struct Scored<'a> {
+pub(super) struct ScoredRows<'a> {
     batch: &'a Batch,
     fewer: Option<Fewer>,
 }
@@ -22,7 +22,7 @@ struct Fewer {
     segments: Segments,
 }
 
-impl<'a> Scored<'a> {
+impl<'a> ScoredRows<'a> {
     /// Those of `batch`.
     pub(super) fn new(batch: &'a Batch) -> Self {
         if !batch.targets.contains(&IGNORE) {

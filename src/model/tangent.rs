@@ -4,11 +4,11 @@
 //! parameter with a tangent there is no tangent to carry, and only the value is computed.
 
 use super::batch::Batch;
-use super::block::Normed;
+use super::block::NormInput;
 use super::config::{Mlp, Norm, Order};
 use super::decoder::{Decoder, head_chunks};
 use super::layout::{BlockIds, Pair, Place};
-use super::scored::Scored;
+use super::scored::ScoredRows;
 use super::sink::Tangents;
 use crate::backend::Backend;
 use crate::ops::{GateUp, Parts, Qkv};
@@ -58,7 +58,7 @@ impl<B: Backend> Decoder<B> {
     }
 
     /// The tangent of [`Decoder::embed`]; `embedded` is what that gave of its norm.
-    fn embed_dot(&self, batch: &Batch, embedded: &Option<Normed<B>>, tangents: &impl Tangents<B>) -> B::Tensor {
+    fn embed_dot(&self, batch: &Batch, embedded: &Option<NormInput<B>>, tangents: &impl Tangents<B>) -> B::Tensor {
         let (b, layout) = (&self.backend, &self.layout);
         let mut x_dot = b.zeros(batch.rows(), self.config.width);
         tangents.gather(b, layout.tokens, &batch.ids, &mut x_dot);
@@ -79,7 +79,7 @@ impl<B: Backend> Decoder<B> {
         x: &mut B::Tensor,
         x_dot: &mut B::Tensor,
         table: &Option<B::Tensor>,
-        top: Option<&Scored>,
+        top: Option<&ScoredRows>,
         batch: &Batch,
         tangents: &impl Tangents<B>,
     ) {
@@ -119,7 +119,7 @@ impl<B: Backend> Decoder<B> {
         let (qkv, heads) = self.norm_heads(ids, qkv);
         match (ids.head_norms, heads, qkv_dot) {
             (Some([query, key]), Some([q, k]), Parts::Split([q_dot, k_dot, v_dot])) => {
-                let dot = |gain, (x, stats): Normed<B>, x_dot: B::Tensor| {
+                let dot = |gain, (x, stats): NormInput<B>, x_dot: B::Tensor| {
                     let gain_dot = tangents.vector(b, gain);
                     b.rms_norm_jvp(&x, &x_dot, &stats, self.param(gain), gain_dot.as_ref())
                 };

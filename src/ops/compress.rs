@@ -15,7 +15,7 @@ pub const BUCKET: usize = 512;
 pub struct Address {
     /// The run's public seed.
     pub seed: u64,
-    /// The step.
+    /// The step of the run, from 0.
     pub step: u32,
     /// The tensor's number in the layout.
     pub tensor: u32,

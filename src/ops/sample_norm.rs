@@ -70,7 +70,7 @@ pub(super) fn up<F: Real>(x: f64) -> F {
 }
 
 /// What a delivery adds to a sample's row, but for the square.
-struct Delivered {
+struct Share {
     mass: f64,
     /// In F, of the product to come.
     roundings: usize,
@@ -81,7 +81,7 @@ struct Delivered {
 /// The unit roundoff of double precision.
 const UNIT: f64 = f64::EPSILON / 2.0;
 
-impl Delivered {
+impl Share {
     fn add_to<F: Real>(self, square: f64, row: &mut [F]) {
         let error = gamma(self.sums as f64, UNIT);
         row[0] += F::of(square);
@@ -122,7 +122,7 @@ pub fn add_outer<F: Real>(x: ArrayView2<F>, dy: ArrayView2<F>, segments: &Segmen
             .with_max_len(1)
             .map(|(rows, columns)| tile(x.slice(s![.., rows]), dy.slice(s![.., columns])))
             .collect();
-        let delivered = Delivered {
+        let delivered = Share {
             mass: (0..x.nrows()).map(|t| mass::<F>(row_square(&x, t), row_square(&dy, t))).sum(),
             roundings: gemm::roundings(x.nrows()) + 1,
             // A term of a row's square, of an element and of the sum of tiles.
@@ -157,7 +157,7 @@ fn add_ghost<F: Real>(x: ArrayView2<F>, dy: ArrayView2<F>, segments: &Segments, 
             whole
         });
         let rows = segments.range(i).len();
-        let delivered = Delivered {
+        let delivered = Share {
             mass: gx.diagonal().zip(gdy.diagonal()).map(|(a, b)| mass::<F>(a, b)).sum(),
             roundings: gemm::roundings(rows) + 1,
             // A term of both entries, of their product and of the sum over T² of them.
@@ -205,7 +205,7 @@ pub fn add_rows<F: Real>(ids: &[u32], dy: ArrayView2<F>, segments: &Segments, no
             most = most.max(same.len());
         }
         // Added to the table one by one, and once more to what the output head has left there.
-        let delivered = Delivered { mass: size, roundings: most + 2, sums: c + order.len() };
+        let delivered = Share { mass: size, roundings: most + 2, sums: c + order.len() };
         delivered.add_to(total, row);
     });
 }

@@ -15,10 +15,10 @@ use std::time::Duration;
 const TICK: Duration = Duration::from_millis(10);
 
 /// What a piece of work asks to know whether to give up.
-pub type Halted<'a> = &'a (dyn Fn() -> bool + Sync);
+pub type StopCheck<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// Computes a piece.
-type Work<'a> = &'a (dyn Fn(usize, Halted) -> Result<Vec<u8>> + Sync);
+type Work<'a> = &'a (dyn Fn(usize, StopCheck) -> Result<Vec<u8>> + Sync);
 
 /// What the workers of this rank have before and behind them.
 #[derive(Default)]
@@ -106,7 +106,7 @@ pub fn spread(
     what: &str,
     count: usize,
     workers: usize,
-    work: impl Fn(usize, Halted) -> Result<Vec<u8>> + Sync,
+    work: impl Fn(usize, StopCheck) -> Result<Vec<u8>> + Sync,
     mut done: impl FnMut(usize, Vec<u8>) -> Result<()>,
 ) -> Result<()> {
     let workers = workers.clamp(1, count.max(1));
@@ -173,7 +173,7 @@ mod tests {
             let times: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
             let all = on_threads(size, |ranks| {
                 let (mut got, mut order) = (vec![Vec::new(); count], Vec::new());
-                let work = |piece: usize, _: Halted| {
+                let work = |piece: usize, _: StopCheck| {
                     times[piece].fetch_add(1, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis((piece % 3) as u64));
                     Ok(format!("piece {piece}").into_bytes())
@@ -199,7 +199,7 @@ mod tests {
     fn pieces_go_to_whoever_is_free() {
         let by = [AtomicUsize::new(0), AtomicUsize::new(0)];
         let done = on_threads(2, |ranks| {
-            let work = |_: usize, _: Halted| {
+            let work = |_: usize, _: StopCheck| {
                 by[ranks.rank()].fetch_add(1, Ordering::SeqCst);
                 // The second rank is far slower.
                 std::thread::sleep(Duration::from_millis(if ranks.rank() == 0 { 2 } else { 150 }));
@@ -216,7 +216,7 @@ mod tests {
     fn an_error_ends_all_and_what_is_under_way_is_given_up() {
         for size in [1, 3] {
             let done = on_threads(size, |ranks| {
-                let work = |piece: usize, halted: Halted| {
+                let work = |piece: usize, halted: StopCheck| {
                     if piece == 1 {
                         return Err(Error::usage("piece one is broken"));
                     }

@@ -3,8 +3,8 @@
 pub use super::outcome::{Outcome, Raster};
 
 use super::memory;
-use super::outcome::Stored;
-use super::real::{Probe, Probed};
+use super::outcome::StoredOutcome;
+use super::real::{Probe, ProbeResult};
 use super::world::World;
 use crate::audit::bound::Charge;
 use crate::backend::{Backend, Cpu};
@@ -12,7 +12,7 @@ use crate::data::Example;
 use crate::error::Result;
 use crate::eval::{self, RecordLoss};
 use crate::method::ferret::{Releases, Transcript};
-use crate::method::run::{Finished, Run, Step, Watch, drive};
+use crate::method::run::{Conclusion, Run, Step, Watch, drive};
 use crate::method::{Method, Record, Sensitive, Task};
 use crate::model::layout::Place;
 use crate::model::tokenizer::Tokenizer;
@@ -114,7 +114,7 @@ impl Measure<'_> {
     }
 
     /// What the model answers.
-    fn ask<B: Backend>(&self, decoder: &Decoder<B>) -> Result<Option<Probed>> {
+    fn ask<B: Backend>(&self, decoder: &Decoder<B>) -> Result<Option<ProbeResult>> {
         self.probe.map(|probe| probe.ask(decoder)).transpose()
     }
 
@@ -126,7 +126,7 @@ impl Measure<'_> {
 }
 
 /// What training leaves behind, before it is measured.
-struct Trained {
+struct TrainingResult {
     seconds: f64,
     curve: Vec<(f64, f64)>,
     statement: Option<Statement>,
@@ -140,7 +140,7 @@ struct Trained {
     peak_bytes: Option<u64>,
 }
 
-impl Trained {
+impl TrainingResult {
     /// The base model.
     fn nothing() -> Self {
         Self {
@@ -176,7 +176,7 @@ impl Arm {
                     says = measure.says(&decoder)?;
                     probed = measure.ask(&decoder)?;
                 }
-                (Trained::nothing(), reference.members.clone(), reference.nonmembers.clone())
+                (TrainingResult::nothing(), reference.members.clone(), reference.nonmembers.clone())
             }
             Some(method) => {
                 let (trained, weights) = self.train(method, measure, secret, tell)?;
@@ -204,7 +204,7 @@ impl Arm {
             unit.push(kind);
             new
         });
-        let stored = Stored {
+        let stored = StoredOutcome {
             guarantees: guarantees.collect(),
             bits: trained.bits,
             update_bits: trained.update_bits,
@@ -250,7 +250,7 @@ impl Arm {
         measure: &Measure,
         secret: &Secret,
         tell: impl FnMut(f64) -> Result<()>,
-    ) -> Result<(Trained, Weights)> {
+    ) -> Result<(TrainingResult, Weights)> {
         if measure.alone {
             memory::forget_peak();
         }
@@ -260,7 +260,7 @@ impl Arm {
         let mut watch = Curve { measure, tell, steps: method.steps(), curve, seconds: 0.0, clock: Instant::now() };
         drive(&mut *run, &mut watch)?;
         let (curve, mut seconds, clock) = (watch.curve, watch.seconds, Instant::now());
-        let Finished { weights, record, .. } = run.finish()?;
+        let Conclusion { weights, record, .. } = run.finish()?;
         seconds += clock.elapsed().as_secs_f64();
         let peak_bytes = if measure.alone { memory::peak() } else { None };
         let circumstances = Circumstances { insecure_seed: secret.is_insecure(), ..Circumstances::default() };
@@ -277,7 +277,7 @@ impl Arm {
             (Record::Ferret(_), Some(bits)) => Charge::Bits(bits),
             _ => claimed(&statement),
         };
-        let trained = Trained {
+        let trained = TrainingResult {
             seconds,
             curve,
             charge,

@@ -1,7 +1,7 @@
 //! The figures of a report, from outcomes to SVG. A method has the same colour in every figure: its place in the list.
 
 use super::arm::Outcome;
-use super::plot::{self, Axis, Bar, BarChart, Chart, Fired, Series};
+use super::plot::{self, Axis, Bar, BarChart, Chart, FiredBit, Series};
 use super::table::thousands;
 use crate::privacy::mi;
 
@@ -41,6 +41,16 @@ pub struct BudgetLine {
     pub colour: usize,
     /// Its points, from the smallest budget up.
     pub points: Vec<(f64, f64, f64, f64)>,
+}
+
+impl BudgetLine {
+    /// Add a point to the line called `name`, which begins with it where there is none, in this `colour`.
+    pub fn add(lines: &mut Vec<Self>, name: &str, colour: usize, point: (f64, f64, f64, f64)) {
+        match lines.iter_mut().find(|l| l.name == name) {
+            Some(line) => line.points.push(point),
+            None => lines.push(Self { name: name.to_owned(), colour, points: vec![point] }),
+        }
+    }
 }
 
 /// A measure against the budget: a line a method with the range over its seeds, and references (the base model,
@@ -208,7 +218,7 @@ pub fn rasters(outcomes: &[&Outcome]) -> Option<String> {
         row_of.push(row as u64);
     }
     for &(step, group, plus) in &raster.fired {
-        fired.push(Fired { step: step.into(), row: row_of.get(group as usize).copied().unwrap_or(0), plus });
+        fired.push(FiredBit { step: step.into(), row: row_of.get(group as usize).copied().unwrap_or(0), plus });
     }
     let curve: Vec<(f64, f64)> = o.curve.iter().map(|&(at, loss)| (at * o.steps.1 as f64, loss.exp())).collect();
     let title = format!("Which block fired when, and what it did: {}", o.name);

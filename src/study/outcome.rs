@@ -1,6 +1,6 @@
 //! What a run gave: in memory with its curves, and on disk as one JSON file.
 
-use super::real::Probed;
+use super::real::ProbeResult;
 use crate::audit::bound::{Bound, Charge, Design, judge};
 use crate::audit::roc::{Roc, Summary};
 use crate::error::Result;
@@ -51,7 +51,7 @@ pub struct Outcome {
     /// The attack's scores of members and of non-members, larger meaning member.
     pub scores: (Vec<f32>, Vec<f32>),
     /// What it answered beside losses, where it was asked.
-    pub probed: Option<Probed>,
+    pub probed: Option<ProbeResult>,
     /// The most memory that the process had while training, where the system tells and nothing else ran in it.
     pub peak_bytes: Option<u64>,
     /// What the model says after the prompts of held-out records, greedily; where it was asked.
@@ -73,7 +73,7 @@ pub struct Raster {
 /// An [`Outcome`] as it is stored: what follows from the scores and the charge is left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stored {
+pub struct StoredOutcome {
     pub(super) guarantees: Vec<Guarantee>,
     pub(super) bits: Option<u64>,
     #[serde(default)]
@@ -93,12 +93,12 @@ pub struct Stored {
     pub(super) members: Vec<f32>,
     pub(super) nonmembers: Vec<f32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) probed: Option<Probed>,
+    pub(super) probed: Option<ProbeResult>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) peak_bytes: Option<u64>,
 }
 
-impl From<&Outcome> for Stored {
+impl From<&Outcome> for StoredOutcome {
     fn from(o: &Outcome) -> Self {
         Self {
             guarantees: o.guarantees.clone(),
@@ -123,7 +123,7 @@ impl From<&Outcome> for Stored {
     }
 }
 
-impl Stored {
+impl StoredOutcome {
     /// The outcome, under `name`: the attack is judged again from its scores.
     pub fn restore(self, name: &str) -> Result<Outcome> {
         let wide = |scores: &[f32]| scores.iter().map(|&s| f64::from(s)).collect::<Vec<_>>();

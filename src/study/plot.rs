@@ -32,7 +32,7 @@ pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarChart};
 pub use chart::{Chart, Series};
 pub use drawing::group_and_bit;
-pub use raster::{Fired, raster};
+pub use raster::{FiredBit, raster};
 
 /// A receiver operating characteristic: attacks' curves, bounds' curves dashed, the diagonal of chance, on square axes.
 /// `log` draws both axes logarithmically from `floor` (1e-3 or so) to 1, where low false-positive rates are visible.

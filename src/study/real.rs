@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// What is looked at beside losses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Asked {
+pub struct ProbePlan {
     /// Records of more tokens are left out.
     pub longest: usize,
     /// Held-out records with a short answer that are asked.
@@ -35,7 +35,7 @@ pub struct Asked {
     pub canaries: usize,
 }
 
-impl Default for Asked {
+impl Default for ProbePlan {
     fn default() -> Self {
         Self { longest: 128, answers: 200, canaries: 4 }
     }
@@ -99,7 +99,7 @@ impl Source {
 
     /// The world of `seed`: a third of the records to tune on, the same for every seed; of the others, in the order of their hashes, at most
     /// `candidates`, each a member if a bit of its hash says so.
-    pub fn world(&self, seed: u64, candidates: usize, asked: Asked) -> Result<World> {
+    pub fn world(&self, seed: u64, candidates: usize, asked: ProbePlan) -> Result<World> {
         let third = |e: &&Example| hash("split", 0, e).is_multiple_of(3);
         let tuning = self.examples.iter().filter(third).cloned().collect();
         let mut pool: Vec<(u64, &Example)> =
@@ -123,13 +123,13 @@ impl Source {
     }
 
     /// The planted records of `seed`, each as often as it should be.
-    fn planted(&self, seed: u64, asked: Asked) -> Result<Vec<Example>> {
+    fn planted(&self, seed: u64, asked: ProbePlan) -> Result<Vec<Example>> {
         let Some((planting, candidates)) = self.secrets(seed, asked, 0)? else { return Ok(Vec::new()) };
         let times = planting.canaries.iter().map(|p| p.canary.repeats as usize);
         Ok(candidates.examples.iter().zip(times).flat_map(|(e, n)| std::iter::repeat_n(e.clone(), n)).collect())
     }
 
-    fn secrets(&self, seed: u64, asked: Asked, competitors: usize) -> Result<Option<(Planting, Candidates)>> {
+    fn secrets(&self, seed: u64, asked: ProbePlan, competitors: usize) -> Result<Option<(Planting, Candidates)>> {
         if asked.canaries == 0 {
             return Ok(None);
         }
@@ -144,7 +144,7 @@ impl Source {
     }
 
     /// What is asked of the models of `seed`; nothing where nothing is.
-    pub fn probe(&self, world: &World, seed: u64, asked: Asked) -> Result<Option<Probe>> {
+    pub fn probe(&self, world: &World, seed: u64, asked: ProbePlan) -> Result<Option<Probe>> {
         if asked.canaries == 0 && asked.answers == 0 {
             return Ok(None);
         }
@@ -177,20 +177,20 @@ pub struct Probe {
 /// What a model answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Probed {
+pub struct ProbeResult {
     /// Short answers of held-out records.
     pub answers: Tally,
     /// Planted secrets, by how often they were planted.
-    pub secrets: Vec<Exposed>,
+    pub secrets: Vec<Exposures>,
 }
 
 /// What a model says of the secrets of one frequency.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Exposed {
+pub struct Exposures {
     /// How often each was planted.
     pub repeats: u32,
-    /// How many.
+    /// How many secrets were planted so often.
     pub secrets: u64,
     /// Mean exposure in bits; about 1.44 where nothing was learnt of them.
     pub exposure: f64,
@@ -207,9 +207,11 @@ impl Probe {
     }
 
     /// Ask `decoder`, whose weights have this hash or any other name.
-    pub fn ask<B: Backend>(&self, decoder: &Decoder<B>) -> Result<Probed> {
+    pub fn ask<B: Backend>(&self, decoder: &Decoder<B>) -> Result<ProbeResult> {
         let answers = Tally::of(&answers::ask(decoder, &self.tokenizer, &self.questions, || Ok(()))?);
-        let Some((planting, candidates)) = &self.secrets else { return Ok(Probed { answers, secrets: Vec::new() }) };
+        let Some((planting, candidates)) = &self.secrets else {
+            return Ok(ProbeResult { answers, secrets: Vec::new() });
+        };
         let log_probs = candidates.log_probs(decoder, "", &Cache::none(), |_| Ok(()))?;
         let exposures = candidates.exposures(&log_probs)?;
         let (tokenizer, seed) = (&self.tokenizer, self.seed);
@@ -219,8 +221,8 @@ impl Probe {
         let row = |found: crate::audit::canary::Extraction| {
             let own = canaries.iter().zip(&exposures).filter(|(c, _)| c.repeats == found.repeats);
             let exposure = own.map(|(_, e)| e.bits).sum::<f64>() / found.canaries.max(1) as f64;
-            Exposed { repeats: found.repeats, secrets: found.canaries, exposure, extracted: found.greedy }
+            Exposures { repeats: found.repeats, secrets: found.canaries, exposure, extracted: found.greedy }
         };
-        Ok(Probed { answers, secrets: extraction(&canaries, &said)?.into_iter().map(row).collect() })
+        Ok(ProbeResult { answers, secrets: extraction(&canaries, &said)?.into_iter().map(row).collect() })
     }
 }

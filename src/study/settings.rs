@@ -1,7 +1,7 @@
 //! From a few choices to a method's full settings, the same way for the main job and for studies.
 
 use super::arm::MICRO_BATCH;
-use super::spec::{Counted, Sketches};
+use super::spec::{Counting, Sketches};
 use crate::error::{Error, Result};
 use crate::method::Tune;
 use crate::method::dense;
@@ -107,10 +107,10 @@ fn ask(c: &Choices, nats: f64) -> Ask {
 
 /// FERRET that tells no more than `nats`, on uniform batches, which are never empty. The passes bound its record gradients, however its bits
 /// are counted.
-pub fn within(tuned: &[ParamId], c: &Choices, nats: f64, counted: Counted) -> Result<ferret::Settings> {
+pub fn within(tuned: &[ParamId], c: &Choices, nats: f64, counted: Counting) -> Result<ferret::Settings> {
     let (bits, flip) = match counted {
-        Counted::Paper | Counted::Exact => (1, 0.0),
-        Counted::Flipped => {
+        Counting::Paper | Counting::Exact => (1, 0.0),
+        Counting::Flipped => {
             let tensors = u32::try_from(tuned.len()).unwrap_or(u32::MAX);
             let choice = ask(c, nats).at_batch(c.batch, tensors)?.ok_or_else(|| {
                 Error::usage(format!("{nats} nats do not pay for one bit on batches of {}: raise the budget", c.batch))
@@ -119,7 +119,7 @@ pub fn within(tuned: &[ParamId], c: &Choices, nats: f64, counted: Counted) -> Re
         }
     };
     let settings = ferret::Settings {
-        accounting: if counted == Counted::Paper { Accounting::Paper } else { Accounting::Exact },
+        accounting: if counted == Counting::Paper { Accounting::Paper } else { Accounting::Exact },
         release: if flip > 0.0 { Release::Rr { flip, unbiased: false } } else { Release::Bit },
         mask: MaskKind::Exact,
         sampler: Sampler::Uniform,

@@ -1,7 +1,7 @@
 //! One run of a study, named by everything that decides it.
 
 use super::arm::Arm;
-use super::real::Asked;
+use super::real::ProbePlan;
 use super::settings::{self, Choices};
 use super::subset::Subset;
 use super::world::World;
@@ -50,7 +50,7 @@ pub enum Release {
 /// How FERRET's bits are counted against a budget in nats, where each batch is drawn uniformly and has its bits to itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Counted {
+pub enum Counting {
     /// One clean bit a batch, charged s ln 2 as in the paper.
     Paper,
     /// One clean bit a batch, charged what it can tell.
@@ -147,7 +147,7 @@ pub enum Goal {
         /// Budget in nats of mutual information.
         nats: f64,
         /// How bits are counted.
-        counted: Counted,
+        counted: Counting,
     },
     /// DPSGD that tells no more than so many nats.
     DpsgdWithin {
@@ -210,7 +210,7 @@ pub struct Spec {
     pub steps_of: Option<Reading>,
     /// A real model: records split by hash, secrets planted, questions asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Asked>,
+    pub asked: Option<ProbePlan>,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// The learning rate by step.
@@ -245,7 +245,7 @@ impl Spec {
             Goal::Dpsgd { eps } => *eps = 0.0,
             Goal::DpsgdWithin { nats } | Goal::FerretKWithin { nats } => *nats = 0.0,
             // How many bits a batch has depends on the budget.
-            Goal::Within { nats, counted } if *counted != Counted::Flipped => *nats = 0.0,
+            Goal::Within { nats, counted } if *counted != Counting::Flipped => *nats = 0.0,
             _ => {}
         }
         serde_json::to_string(&like).expect("plain values")

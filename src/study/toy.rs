@@ -8,7 +8,7 @@
 
 use super::html::{Part, Section};
 use super::plot::{Axis, Chart, Series};
-use crate::audit::stats::{Seeded, binomial_upper};
+use crate::audit::stats::{SeededRng, binomial_upper};
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::rng::{Direction, DirectionStream, coin, mask::bernoulli_fires};
@@ -71,7 +71,7 @@ fn dot(a: &[f64; DIM], b: &[f64; DIM]) -> f64 {
 
 impl Task {
     fn new(seed: u64) -> Self {
-        let mut random = Seeded::new(seed);
+        let mut random = SeededRng::new(seed);
         let truth: [f64; DIM] = std::array::from_fn(|_| random.normal());
         let x: Vec<[f64; DIM]> = (0..RECORDS).map(|_| std::array::from_fn(|_| random.normal())).collect();
         let y = x.iter().map(|row| dot(row, &truth) + NOISE * random.normal()).collect();
@@ -112,8 +112,8 @@ impl Task {
     /// Errors before the first step and after every `every` steps.
     fn run(&self, seed: u64, sigma: f64, rates: Rates) -> Vec<f64> {
         // Streams of their own, drawn from at every step: what is drawn does not depend on sigma.
-        let mut batch = Seeded::new(seed ^ (1 << 32));
-        let mut dither = Seeded::new(seed ^ (2 << 32));
+        let mut batch = SeededRng::new(seed ^ (1 << 32));
+        let mut dither = SeededRng::new(seed ^ (2 << 32));
         let mut w = [0.0; DIM];
         let mut errors = vec![self.error(&w)];
         let mut u32s = [0f32; DIM];

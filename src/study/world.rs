@@ -1,7 +1,7 @@
 //! The records of a comparison: who is a member was decided by a fair coin per candidate, so that the bounds apply.
 
 use crate::audit::one_run;
-use crate::audit::stats::Seeded;
+use crate::audit::stats::SeededRng;
 use crate::data::{self, Example, LoadOptions, Loss, records, synthetic};
 use crate::error::{Error, Result};
 use crate::model::checkpoint::{self, Checkpoint};
@@ -72,9 +72,9 @@ impl World {
             ));
         }
         // The same cut for every seed of the study: records to tune on never become candidates.
-        Seeded::new(0).shuffle(&mut examples);
+        SeededRng::new(0).shuffle(&mut examples);
         let tuning = examples.split_off(examples.len() - examples.len() / 3);
-        Seeded::new(seed).shuffle(&mut examples);
+        SeededRng::new(seed).shuffle(&mut examples);
         examples.truncate(candidates);
         Ok(Self::tossed(base, examples, tuning, seed))
     }

@@ -87,6 +87,27 @@ pub fn batch(config: &Config, lengths: &[usize], seed: u64) -> Batch {
     Batch::new(samples.iter().map(|(i, t)| (i.as_slice(), t.as_slice())))
 }
 
+/// Every bit of these tensors, end to end.
+pub fn bits(tensors: &[Vec<f32>]) -> Vec<u32> {
+    tensors.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+/// A byte-level vocabulary: one entry a byte, whose id is the byte.
+pub fn byte_vocabulary() -> serde_json::Map<String, serde_json::Value> {
+    let mut others = 0;
+    let mut vocabulary = serde_json::Map::new();
+    for b in 0..=255u8 {
+        let c = if matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF) {
+            char::from(b)
+        } else {
+            others += 1;
+            char::from_u32(0xFF + others).unwrap()
+        };
+        vocabulary.insert(c.to_string(), b.into());
+    }
+    vocabulary
+}
+
 /// Run `f` on its own pool of `threads` threads.
 pub fn in_pool<R: Send>(threads: usize, f: impl FnOnce() -> R + Send) -> R {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(f)

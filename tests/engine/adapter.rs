@@ -13,11 +13,10 @@ use ferret::method::ferret::{Cuts, Engine, Settings, replay};
 use ferret::method::groups::{Grouping, Groups};
 use ferret::method::{Method, Record};
 use ferret::model::adapter::{Adapter, merge};
-use ferret::model::checkpoint::{self, Opened, SaveOptions};
+use ferret::model::checkpoint::{self, OpenCheckpoint, SaveOptions};
 use ferret::model::{Batch, Decoder, Layout, ParamId, Reduction, Weights};
 use ferret::ops::sample_norm::COLUMNS;
-use ferret::optim::{Route, Schedule};
-use ferret::privacy::Sampler;
+use ferret::optim::Route;
 use safetensors::SafeTensors;
 use std::path::{Path, PathBuf};
 
@@ -39,8 +38,8 @@ fn folder(name: &str) -> PathBuf {
     fixtures().join("adapters").join(name)
 }
 
-fn opened(name: &str, base: &str) -> Opened {
-    Opened::folder(&fixtures().join(base)).unwrap().adapted(&folder(name)).unwrap()
+fn opened(name: &str, base: &str) -> OpenCheckpoint {
+    OpenCheckpoint::folder(&fixtures().join(base)).unwrap().adapted(&folder(name)).unwrap()
 }
 
 /// What PEFT found: a file of named tensors.
@@ -208,7 +207,7 @@ fn a_merged_model_computes_the_same() {
         };
         let merged = merge(adapted.clone()).unwrap();
         assert!(merged.config.adapter.is_none());
-        let bare = Opened::folder(&fixtures().join(base)).unwrap();
+        let bare = OpenCheckpoint::folder(&fixtures().join(base)).unwrap();
         assert_eq!(merged.layout.specs(), bare.layout.specs());
         let (want, got) = (logits(adapted), logits(merged));
         assert!(relative(&got, &want) < 1e-5, "{name}: {}", relative(&got, &want));
@@ -259,7 +258,7 @@ fn what_cannot_be_an_adapter_here_is_refused_in_a_sentence() {
         let mut value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         edit(&mut value);
         std::fs::write(&path, value.to_string()).unwrap();
-        let bare = Opened::folder(&fixtures().join(base)).unwrap();
+        let bare = OpenCheckpoint::folder(&fixtures().join(base)).unwrap();
         bare.adapted(home.path()).err().map(|e| e.to_string()).unwrap_or_default()
     };
     let none = |_: &mut serde_json::Value| ();
@@ -285,11 +284,11 @@ fn what_cannot_be_an_adapter_here_is_refused_in_a_sentence() {
     assert!(!refused("gpt2_default", "llama_tiny", &none).is_empty());
     let home = tempfile::tempdir().unwrap();
     let mut read = checkpoint::load_opened(opened("gpt2_default", "gpt2_tiny")).unwrap();
-    let bare = Opened::folder(&fixtures().join("gpt2_tiny")).unwrap();
+    let bare = OpenCheckpoint::folder(&fixtures().join("gpt2_tiny")).unwrap();
     let options = |hash: String| SaveOptions { metadata: vec![("base_sha256".into(), hash)], ..read.save_options() };
     checkpoint::save(&home.path().join("right"), &read.weights, &options(bare.sha256().unwrap())).unwrap();
     checkpoint::save(&home.path().join("wrong"), &read.weights, &options("0".repeat(64))).unwrap();
-    let on = |dir: &str| Opened::folder(&fixtures().join("gpt2_tiny")).unwrap().adapted(&home.path().join(dir));
+    let on = |dir: &str| OpenCheckpoint::folder(&fixtures().join("gpt2_tiny")).unwrap().adapted(&home.path().join(dir));
     assert!(on("right").is_ok());
     assert!(on("wrong").err().unwrap().to_string().contains("adapter of this model"));
     let layout = read.weights.layout.clone();
@@ -330,20 +329,15 @@ fn methods(base: &Weights) -> Vec<Method> {
     };
     let dense = |method| {
         Method::Dense(dense::Settings {
-            method,
             tune: tune.clone(),
             adapter: Some(adapter()),
             records: N,
             batch: 8,
-            epochs: 1,
             steps: Some(4),
-            sampler: Sampler::Poisson,
             micro_batch: 3,
-            route: Route::Adamw,
             learning_rate: 1e-2,
-            schedule: Schedule::Constant,
-            weight_decay: 1e-3,
             seed: 5,
+            ..dense::Settings::usual(method)
         })
     };
     vec![

@@ -6,10 +6,10 @@ use ferret::audit::columns::WIDTH;
 use ferret::audit::one_run;
 use ferret::audit::report::Report;
 use ferret::audit::roc::{Roc, Summary};
-use ferret::audit::stats::{Seeded, phi, phi_inv};
+use ferret::audit::stats::{SeededRng, phi, phi_inv};
 use ferret::privacy::Neighbours;
 
-fn normals(rng: &mut Seeded, count: usize, mean: f64) -> Vec<f64> {
+fn normals(rng: &mut SeededRng, count: usize, mean: f64) -> Vec<f64> {
     (0..count).map(|_| mean + rng.normal()).collect()
 }
 
@@ -40,7 +40,7 @@ fn brute_force(members: &[f64], nonmembers: &[f64]) -> (f64, f64, f64) {
 
 #[test]
 fn metrics_match_brute_force_with_and_without_ties() {
-    let mut rng = Seeded::new(1);
+    let mut rng = SeededRng::new(1);
     for round in 0..200 {
         let (m, n) = (1 + rng.below(30) as usize, 1 + rng.below(30) as usize);
         // Few distinct values in even rounds: nearly all scores tie.
@@ -80,7 +80,7 @@ fn degenerate_scores_have_honest_intervals() {
 #[test]
 fn intervals_cover_the_truth_and_nulls_cover_nothing_leaked() {
     // Members N(d, 1), non-members N(0, 1): AUC = Phi(d / sqrt 2), advantage = 2 Phi(d/2) - 1, TPR = Phi(d - z).
-    let mut rng = Seeded::new(2);
+    let mut rng = SeededRng::new(2);
     let rounds = 300;
     for (d, m, n) in [(0.0, 150, 130), (1.0, 150, 130)] {
         let truth = [phi(d / 2f64.sqrt()), 2.0 * phi(d / 2.0) - 1.0, phi(d - phi_inv(0.99))];
@@ -112,7 +112,7 @@ fn intervals_cover_the_truth_and_nulls_cover_nothing_leaked() {
 
 #[test]
 fn p_values_are_uniform_at_most_under_the_null() {
-    let mut rng = Seeded::new(3);
+    let mut rng = SeededRng::new(3);
     let rounds = 400;
     let mut small = [0; 3];
     for _ in 0..rounds {
@@ -146,7 +146,7 @@ struct World {
 }
 
 fn world(records: usize, models: usize, d: f64, spread: f64, shadow_sees: bool, seed: u64) -> World {
-    let mut rng = Seeded::new(seed);
+    let mut rng = SeededRng::new(seed);
     let difficulty: Vec<f64> = (0..records).map(|_| -30.0 + spread * rng.normal()).collect();
     let mut model = |sees: bool| {
         let member: Vec<bool> = (0..records).map(|_| rng.below(2) == 1 && sees).collect();
@@ -193,7 +193,7 @@ fn lira_online_sees_a_change_of_spread() {
     // Same mean, members' noise three times as wide: only a fit of both sides can tell. For N(0,9) against N(0,1) the
     // likelihood ratio orders by |x|, AUC = P(|X| > |Y|) = (2/pi) atan(3).
     let (records, models) = (3000, 60);
-    let mut rng = Seeded::new(6);
+    let mut rng = SeededRng::new(6);
     let mut model = || {
         let member: Vec<bool> = (0..records).map(|_| rng.below(2) == 1).collect();
         let scores: Vec<f64> = member.iter().map(|&m| rng.normal() * if m { 3.0 } else { 1.0 }).collect();
@@ -259,7 +259,7 @@ fn shadow_errors_name_the_record() {
 
 #[test]
 fn a_held_out_threshold_is_not_flattered() {
-    let mut rng = Seeded::new(9);
+    let mut rng = SeededRng::new(9);
     let (mut in_sample, mut held_out, mut covered) = (0.0, 0.0, 0);
     let rounds = 200;
     for round in 0..rounds {
@@ -275,7 +275,7 @@ fn a_held_out_threshold_is_not_flattered() {
 }
 
 /// m coins through eps-DP randomised response, the best auditor there is.
-fn randomised_response(m: usize, eps: f64, rng: &mut Seeded) -> (Vec<f64>, Vec<bool>) {
+fn randomised_response(m: usize, eps: f64, rng: &mut SeededRng) -> (Vec<f64>, Vec<bool>) {
     let q = 1.0 / (1.0 + (-eps).exp());
     let coins: Vec<bool> = (0..m).map(|_| rng.below(2) == 1).collect();
     // A tie-breaking jitter makes the ranks well-defined.
@@ -285,7 +285,7 @@ fn randomised_response(m: usize, eps: f64, rng: &mut Seeded) -> (Vec<f64>, Vec<b
 
 #[test]
 fn one_run_audit_never_claims_more_than_the_truth_and_comes_close() {
-    let mut rng = Seeded::new(10);
+    let mut rng = SeededRng::new(10);
     let (beta, rounds) = (0.05, 400);
     for (m, eps) in [(200, 1.0), (2000, 1.0), (2000, 3.0), (500, 0.0)] {
         let (mut over, mut mean) = (0, 0.0);
@@ -307,7 +307,7 @@ fn one_run_audit_never_claims_more_than_the_truth_and_comes_close() {
 fn one_run_audit_allows_for_delta() {
     // With probability m delta' the mechanism reveals every coin, else it tells nothing: (0, delta)-DP per coin with
     // delta = 0.02. An auditor who is told delta may not be fooled more often than beta.
-    let mut rng = Seeded::new(11);
+    let mut rng = SeededRng::new(11);
     let (m, delta, beta) = (50usize, 0.02, 0.05);
     let mut over = 0;
     for _ in 0..400 {
@@ -323,7 +323,7 @@ fn one_run_audit_allows_for_delta() {
 #[test]
 fn bits_are_never_overclaimed() {
     // A transcript that reveals exactly K coins; the auditor guesses those and nothing else.
-    let mut rng = Seeded::new(12);
+    let mut rng = SeededRng::new(12);
     let mut over = 0;
     for _ in 0..300 {
         let (m, k) = (400usize, 60);
@@ -340,7 +340,7 @@ fn bits_are_never_overclaimed() {
     assert!(over <= 26, "{over} of 300");
 }
 
-fn attacks(rng: &mut Seeded, records: usize, d: f64) -> Vec<(String, Roc)> {
+fn attacks(rng: &mut SeededRng, records: usize, d: f64) -> Vec<(String, Roc)> {
     ["loss", "ratio"]
         .map(|name| (name.to_owned(), Roc::new(&normals(rng, records, d), &normals(rng, records, 0.0)).unwrap()))
         .to_vec()
@@ -348,7 +348,7 @@ fn attacks(rng: &mut Seeded, records: usize, d: f64) -> Vec<(String, Roc)> {
 
 #[test]
 fn alarms_fire_for_a_leak_and_not_otherwise() {
-    let mut rng = Seeded::new(13);
+    let mut rng = SeededRng::new(13);
     let n = 1500;
     let candidates = (n as u64, n as u64);
     let ferret = || Charge::Bits(40);
@@ -382,7 +382,7 @@ fn alarms_fire_for_a_leak_and_not_otherwise() {
 fn a_false_alarm_is_rare_even_where_the_bound_is_reached() {
     // Randomised response sits on its own bound: a member's score is 1 with probability q, a non-member's with 1 - q,
     // the corner of the trade-off curve.
-    let mut rng = Seeded::new(14);
+    let mut rng = SeededRng::new(14);
     let eps = 0.5f64;
     let q = 1.0 / (1.0 + (-eps).exp());
     let mut alarms = 0;
@@ -398,7 +398,7 @@ fn a_false_alarm_is_rare_even_where_the_bound_is_reached() {
 #[test]
 fn k_revealed_coins_are_within_what_k_bits_may_tell() {
     // The tight case of the bits' bound: K of the candidates' coins in the clear, nothing else.
-    let mut rng = Seeded::new(15);
+    let mut rng = SeededRng::new(15);
     let (records, k) = (600usize, 100u64);
     for _ in 0..20 {
         let coins: Vec<bool> = (0..records).map(|_| rng.below(2) == 1).collect();
@@ -418,7 +418,7 @@ fn k_revealed_coins_are_within_what_k_bits_may_tell() {
 
 #[test]
 fn tables_agree_with_each_other() {
-    let mut rng = Seeded::new(16);
+    let mut rng = SeededRng::new(16);
     let report = Report::new(&attacks(&mut rng, 200, 0.4), Charge::Bits(10), Design::CoinFlip, (200, 200));
     let csv = report.csv();
     let lines: Vec<&str> = csv.lines().collect();

@@ -10,10 +10,9 @@ use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy};
 use ferret::method::ferret::{BatchPer, Cuts, Payload, Release, Settings};
 use ferret::method::groups::{self, Groups};
 use ferret::method::run::{GoOn, drive};
-use ferret::method::{Method, Sensitive, Task, ferret_k};
-use ferret::model::{Decoder, Weights, checkpoint, init};
-use ferret::optim::{Route, Schedule};
-use ferret::privacy::Sampler;
+use ferret::method::{Method, Task, ferret_k};
+use ferret::model::{Decoder, Weights, init};
+use ferret::optim::Route;
 use ferret::privacy::event::Fires;
 use ferret::privacy::{Accountant, Event, Pld, calibrate};
 use ferret::rng::Secret;
@@ -81,26 +80,19 @@ impl World {
         let (members, secret) = (self.members(), Secret::insecure(seed));
         let records = members.len() as u64;
         let settings = dense::Settings {
-            method: dense::Method::Dpsgd(Privacy {
+            records,
+            batch,
+            steps: Some(steps),
+            micro_batch: 16,
+            learning_rate: 5e-3,
+            weight_decay: 0.0,
+            ..dense::Settings::usual(dense::Method::Dpsgd(Privacy {
                 noise_multiplier,
                 clip: 1.0,
                 clip_rule: ClipFunction::Automatic,
                 clip_style: ClipStyle::Flat,
                 clip_groups: None,
-            }),
-            tune: Default::default(),
-            adapter: None,
-            records,
-            batch,
-            epochs: 1,
-            steps: Some(steps),
-            sampler: Sampler::Poisson,
-            micro_batch: 16,
-            route: Route::Adamw,
-            learning_rate: 5e-3,
-            schedule: Schedule::Constant,
-            weight_decay: 0.0,
-            seed: 0,
+            }))
         };
         self.train(Method::Dense(settings), &members, &secret)
     }
@@ -133,14 +125,7 @@ impl World {
 
     /// The weights a run ends at.
     fn train(&self, settings: Method, members: &[Example], secret: &Secret) -> Weights {
-        let task = Task {
-            base: self.base.clone(),
-            base_sha256: checkpoint::tensors_sha256(&self.base),
-            settings,
-            stop: None,
-            secret,
-            records: Sensitive::new(members),
-        };
+        let task = Task::new(self.base.clone(), settings, secret, members);
         let mut run = task.begin(Cpu::<f32>::new(), None).unwrap();
         drive(&mut *run, &mut GoOn(|| Ok(()))).unwrap();
         run.finish().unwrap().weights.into_form()

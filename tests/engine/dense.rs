@@ -1,21 +1,19 @@
-//! Dense updates by brute force: what DPSGD releases, its noise and its bound, the compressed methods against ten lines each,
-//! and resuming to the same bits.
+//! Dense updates by brute force: what DPSGD releases, its noise and its bound, and resuming to the same bits.
 
-use crate::common::{Random, config, in_pool, records, weights};
+use crate::common::{bits, config, in_pool, records, weights};
 use ferret::backend::{Backend, Cpu};
 use ferret::data::{Example, batches};
 use ferret::grad::Sum;
-use ferret::method::dense::compress::{self, Address, BUCKET};
 use ferret::method::dense::{ClipFunction, ClipStyle, Method, Privacy, Settings, State, Trainer, Variant};
-use ferret::method::{Run, Samples, Sensitive, Task};
+use ferret::method::{Run, Samples, Task};
 use ferret::model::{Decoder, Reduction, Weights};
 use ferret::optim::{Route, Schedule};
 use ferret::privacy::Sampler;
-use ferret::rng::{Domain, PublicStream, Secret};
+use ferret::rng::Secret;
 
-const N: u64 = 40;
+pub(super) const N: u64 = 40;
 
-fn privacy(noise_multiplier: f64, clip: f64) -> Privacy {
+pub(super) fn privacy(noise_multiplier: f64, clip: f64) -> Privacy {
     Privacy {
         noise_multiplier,
         clip,
@@ -26,22 +24,17 @@ fn privacy(noise_multiplier: f64, clip: f64) -> Privacy {
 }
 
 /// One step of `w -= update`: what is released can be read off the weights.
-fn settings(method: Method, f: impl FnOnce(&mut Settings)) -> Settings {
+pub(super) fn settings(method: Method, f: impl FnOnce(&mut Settings)) -> Settings {
     let mut s = Settings {
-        method,
-        tune: Default::default(),
-        adapter: None,
         records: N,
         batch: 8,
-        epochs: 1,
         steps: Some(1),
-        sampler: Sampler::Poisson,
         micro_batch: 3,
         route: Route::Direct,
         learning_rate: 1.0,
-        schedule: Schedule::Constant,
         weight_decay: 0.0,
         seed: 5,
+        ..Settings::usual(method)
     };
     f(&mut s);
     s
@@ -55,18 +48,10 @@ fn trainer<'a, B: Backend>(
     secret: &'a Secret,
     records: &'a [Example],
 ) -> Trainer<'a, B> {
-    let task = Task {
-        base: w.clone(),
-        base_sha256: "0".repeat(64),
-        settings: s.clone(),
-        stop: None,
-        secret,
-        records: Sensitive::new(records),
-    };
-    Trainer::new(b, task, state).unwrap()
+    Trainer::new(b, Task::new(w.clone(), s.clone(), secret, records), state).unwrap()
 }
 
-fn run(base: &Weights, s: &Settings, secret: &Secret, records: &[Example]) -> Weights {
+pub(super) fn run(base: &Weights, s: &Settings, secret: &Secret, records: &[Example]) -> Weights {
     let mut trainer = trainer(Cpu::<f32>::new(), base, s, None, secret, records);
     while trainer.step().unwrap().is_some() {}
     trainer.end().unwrap().0
@@ -78,7 +63,7 @@ fn moved(before: &Weights, after: &Weights) -> Vec<f64> {
     flat(before).iter().zip(flat(after)).map(|(b, a)| f64::from(*b) - f64::from(a)).collect()
 }
 
-fn drawn(s: &Settings, secret: &Secret, step: u32) -> Vec<usize> {
+pub(super) fn drawn(s: &Settings, secret: &Secret, step: u32) -> Vec<usize> {
     let samples = Samples::new(secret, s.sampler, s.records as usize, s.batch as usize).unwrap();
     samples.known(step, 0).unwrap()
 }
@@ -92,16 +77,12 @@ fn gradient_sum(w: &Weights, records: &[Example], chosen: &[usize]) -> Vec<f64> 
     decoder.layout.ids().flat_map(|p| sum.get(p).unwrap().as_slice().to_vec()).collect()
 }
 
-fn norm(x: &[f64]) -> f64 {
+pub(super) fn norm(x: &[f64]) -> f64 {
     x.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
 fn distance(a: &[f64], b: &[f64]) -> f64 {
     norm(&a.iter().zip(b).map(|(a, b)| a - b).collect::<Vec<_>>())
-}
-
-fn bits(w: &Weights) -> Vec<u32> {
-    w.tensors.iter().flatten().map(|x| x.to_bits()).collect()
 }
 
 #[test]
@@ -210,7 +191,7 @@ fn the_noise_is_gaussian_and_independent_across_parameters_steps_and_resumption(
     }
 }
 
-fn methods() -> Vec<Method> {
+pub(super) fn methods() -> Vec<Method> {
     vec![
         Method::Nonprivate,
         Method::Dpsgd(privacy(0.7, 1.0)),
@@ -232,9 +213,9 @@ fn secret_keys_differ_from_run_to_run_and_insecure_seeds_do_not() {
     let base = weights(config(|_| ()), 7);
     let records = records(&base.config, N, 1, 1);
     let s = settings(Method::Dpsgd(privacy(0.5, 1.0)), adamw);
-    let fresh = || bits(&run(&base, &s, &Secret::from_system().unwrap(), &records));
+    let fresh = || bits(&run(&base, &s, &Secret::from_system().unwrap(), &records).tensors);
     assert_ne!(fresh(), fresh());
-    let seeded = |seed| bits(&run(&base, &s, &Secret::insecure(seed), &records));
+    let seeded = |seed| bits(&run(&base, &s, &Secret::insecure(seed), &records).tensors);
     assert_eq!(seeded(1), seeded(1));
     assert_ne!(seeded(1), seeded(2));
 }
@@ -266,8 +247,8 @@ fn resuming_after_every_step_ends_in_the_same_bits() {
                 steps += 1;
             };
             assert_eq!(steps, 5);
-            assert_eq!(bits(&whole), bits(&resumed), "{method:?}, {route:?}");
-            assert_ne!(bits(&whole), bits(&base));
+            assert_eq!(bits(&whole.tensors), bits(&resumed.tensors), "{method:?}, {route:?}");
+            assert_ne!(bits(&whole.tensors), bits(&base.tensors));
         }
     }
 }
@@ -281,14 +262,14 @@ fn threads_change_no_bit_and_devices_only_the_rounding() {
         let s = settings(method.clone(), adamw);
         let one = in_pool(1, || run(&base, &s, &secret, &records));
         let many = in_pool(3, || run(&base, &s, &secret, &records));
-        assert_eq!(bits(&one), bits(&many), "{method:?}");
+        assert_eq!(bits(&one.tensors), bits(&many.tensors), "{method:?}");
         // f64 does not share its memory with the optimizer: the way of a device, by download and upload.
         let s = settings(method.clone(), |_| ());
         let here = moved(&base, &run(&base, &s, &secret, &records));
         let mut other = trainer(Cpu::<f64>::new(), &base, &s, None, &secret, &records);
         other.step().unwrap().unwrap();
         let there = other.decoder().weights().unwrap();
-        assert_eq!(bits(&there), bits(&other.end().unwrap().0));
+        assert_eq!(bits(&there.tensors), bits(&other.end().unwrap().0.tensors));
         let there = moved(&base, &there);
         let far = here.iter().zip(&there).filter(|(a, b)| (*a - *b).abs() > 1e-3).count();
         // Rounding moves whole updates a little and nothing far. Where signs or levels are decided by the last digit, a few elements jump.
@@ -330,144 +311,6 @@ fn a_record_moves_a_step_by_at_most_the_bound() {
         }
         assert!(most <= clip * (1.0 + 1e-4), "{rule:?}, {style:?}: {most}");
         assert!(style != ClipStyle::Flat || most > 0.9 * clip, "{rule:?}, {style:?}: {most} does not test the bound");
-    }
-}
-
-/// The mean gradient in f32 over the same micro-batches, tensor by tensor; one a micro-batch if asked.
-fn plain_gradients(
-    w: &Weights,
-    s: &Settings,
-    records: &[Example],
-    chosen: &[usize],
-    apart: bool,
-) -> Vec<Vec<Vec<f32>>> {
-    let decoder = Decoder::new(Cpu::<f32>::new(), w.clone()).unwrap();
-    let fresh = || Sum::new(&decoder.backend, &decoder.layout, |_| true);
-    let mut sums = vec![fresh()];
-    for chunk in chosen.chunks(s.micro_batch as usize) {
-        let batch = batches::batch(chunk.iter().map(|&i| &records[i]));
-        let row: Vec<f32> = batch.weights(Reduction::SampleSum).iter().map(|w| w / chosen.len() as f32).collect();
-        decoder.backward(&batch, &row, sums.last_mut().unwrap());
-        if apart {
-            sums.push(fresh());
-        }
-    }
-    if apart {
-        sums.pop();
-    }
-    sums.iter().map(|sum| decoder.layout.ids().map(|p| sum.get(p).unwrap().as_slice().to_vec()).collect()).collect()
-}
-
-/// The sign, or the element's public coin.
-fn sign(x: f32, seed: u64, step: u32, tensor: usize, i: usize) -> f32 {
-    let mut word = [0];
-    PublicStream::new(seed, Domain::Coin, step, 1 + tensor as u32).words((i / 32) as u64, &mut word);
-    match x {
-        x if x > 0.0 => 1.0,
-        x if x < 0.0 => -1.0,
-        _ if word[0] >> (i % 32) & 1 == 1 => 1.0,
-        _ => -1.0,
-    }
-}
-
-#[test]
-fn compressed_updates_are_those_of_ten_lines() {
-    let base = weights(config(|_| ()), 7);
-    let records = records(&base.config, N, 1, 1);
-    let secret = Secret::insecure(4);
-    for method in methods().into_iter().filter(|m| m.privacy().is_none()) {
-        let s = settings(method.clone(), |s| (s.steps, s.learning_rate) = (Some(3), 0.25));
-        let mut w = base.clone();
-        let mut memory: Vec<Vec<f32>> = base.tensors.iter().map(|t| vec![0.0; t.len()]).collect();
-        let mut ties = 0;
-        for step in 0..3 {
-            let votes = method == Method::Signsgd { variant: Variant::MajorityVote };
-            let gradients = plain_gradients(&w, &s, &records, &drawn(&s, &secret, step), votes);
-            for t in 0..w.tensors.len() {
-                let g = &gradients[0][t];
-                ties += g.iter().filter(|g| **g == 0.0).count();
-                let sign = |x: f32, i: usize| sign(x, s.seed, step, t, i);
-                let update: Vec<f32> = match &method {
-                    Method::Nonprivate => g.clone(),
-                    Method::Signsgd { variant: Variant::Plain } => (0..g.len()).map(|i| sign(g[i], i)).collect(),
-                    Method::Signsgd { variant: Variant::MajorityVote } => (0..g.len())
-                        .map(|i| sign(gradients.iter().map(|worker| sign(worker[t][i], i)).sum(), i))
-                        .collect(),
-                    Method::Signsgd { variant: Variant::ErrorFeedback } => {
-                        let p: Vec<f32> = g.iter().zip(&memory[t]).map(|(g, e)| e + g).collect();
-                        let size = (p.iter().map(|p| f64::from(p.abs())).sum::<f64>() / p.len() as f64) as f32;
-                        let update: Vec<f32> = (0..p.len()).map(|i| size * sign(p[i], i)).collect();
-                        memory[t] = p.iter().zip(&update).map(|(p, u)| p - u).collect();
-                        update
-                    }
-                    Method::Qsgd { bits } => {
-                        let levels = f64::from((1 << (bits - 1)) - 1);
-                        let mut words = vec![0; g.len()];
-                        PublicStream::new(s.seed, Domain::Rounding, step, t as u32).words(0, &mut words);
-                        (0..g.len())
-                            .map(|i| {
-                                let bucket = &g[i / BUCKET * BUCKET..g.len().min((i / BUCKET + 1) * BUCKET)];
-                                let norm = norm(&bucket.iter().map(|&g| f64::from(g)).collect::<Vec<_>>()) as f32;
-                                if norm == 0.0 {
-                                    return 0.0;
-                                }
-                                let level = f64::from(g[i].abs()) / f64::from(norm) * levels;
-                                let up = f64::from(words[i]) / 2f64.powi(32) < level.fract();
-                                let level = (level.floor() + f64::from(u8::from(up))).min(levels);
-                                (f64::from(norm) * level / levels) as f32 * g[i].signum()
-                            })
-                            .collect()
-                    }
-                    _ => unreachable!(),
-                };
-                w.tensors[t].iter_mut().zip(update).for_each(|(w, u)| *w -= 0.25 * u);
-            }
-        }
-        assert!(ties > 0, "positions that no record reaches have no gradient");
-        assert_eq!(bits(&run(&base, &s, &secret, &records)), bits(&w), "{method:?}");
-    }
-}
-
-/// Signs of what DPSGD would have released: post-processing and nothing else.
-#[test]
-fn dp_signsgd_is_the_sign_of_dpsgd() {
-    let base = Weights::zeros(config(|_| ()));
-    let records = records(&base.config, N, 1, 1);
-    let secret = Secret::insecure(4);
-    let p = privacy(0.3, 1.0);
-    let noised = run(&base, &settings(Method::Dpsgd(p.clone()), |_| ()), &secret, &records);
-    let signs = run(&base, &settings(Method::DpSignsgd(p), |_| ()), &secret, &records);
-    for (x, s) in noised.tensors.concat().iter().zip(signs.tensors.concat()) {
-        assert!(*x == 0.0 || s == x.signum());
-    }
-}
-
-#[test]
-fn quantising_is_unbiased_and_takes_as_many_levels_as_its_bits() {
-    let mut random = Random::new(3);
-    let x: Vec<f32> = (0..700).map(|i| (random.signed() * if i % 50 == 0 { 3.0 } else { 0.1 }) as f32).collect();
-    for bits in [2, 4, 8] {
-        let levels = f64::from((1u32 << (bits - 1)) - 1);
-        let rounds = 4000;
-        let mut mean = vec![0.0; x.len()];
-        let mut seen = std::collections::HashSet::new();
-        for step in 0..rounds {
-            let mut q = x.clone();
-            compress::quantise(&mut q, bits, Address { seed: 1, step, tensor: 2 });
-            q.iter().zip(&x).for_each(|(q, x)| assert!(*q == 0.0 || q.signum() == x.signum()));
-            seen.extend(q[..BUCKET].iter().map(|q| q.to_bits()));
-            mean.iter_mut().zip(&q).for_each(|(m, q)| *m += f64::from(*q) / f64::from(rounds));
-        }
-        assert!(seen.len() <= 1 << bits, "{} values with {bits} bits", seen.len());
-        for (bucket, means) in x.chunks(BUCKET).zip(mean.chunks(BUCKET)) {
-            let unit = norm(&bucket.iter().map(|&x| f64::from(x)).collect::<Vec<_>>()) / levels;
-            for (x, mean) in bucket.iter().zip(means) {
-                // A rounded element is a coin between two levels: its variance is share (1 - share) of a level, squared.
-                let share = (f64::from(x.abs()) / unit).fract();
-                let deviation = unit * (share * (1.0 - share) / f64::from(rounds)).sqrt();
-                assert!((mean - f64::from(*x)).abs() < 6.0 * deviation + 1e-6, "{bits} bits: {x} became {mean}");
-            }
-        }
     }
 }
 

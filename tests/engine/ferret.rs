@@ -8,8 +8,8 @@ use ferret::method::ferret::{
     BatchPer, Cuts, Engine, MaskKind, Payload, Release, Releases, Replayer, Settings, Trainer, Transcript, replay,
     sign_or_coin,
 };
-use ferret::method::{Run, Samples, Sensitive, Task};
-use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
+use ferret::method::{Run, Samples, Task};
+use ferret::model::{Decoder, ParamId, Reduction, Weights};
 use ferret::optim::{Route, Silent};
 use ferret::privacy::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret, coin};
@@ -42,14 +42,7 @@ fn trainer<'a>(
     records: &'a [Example],
     micro_batch: u32,
 ) -> Trainer<'a, Cpu<f32>> {
-    let task = Task {
-        base: base.clone(),
-        base_sha256: checkpoint::tensors_sha256(base),
-        settings: Settings { micro_batch, ..settings.clone() },
-        stop: None,
-        secret,
-        records: Sensitive::new(records),
-    };
+    let task = Task::new(base.clone(), Settings { micro_batch, ..settings.clone() }, secret, records);
     Trainer::new(Cpu::new(), task, releases).unwrap()
 }
 

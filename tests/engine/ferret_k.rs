@@ -1,13 +1,13 @@
 //! FERRET-k by brute force: releases from whole gradients, updates from U's definition, the law of what is released, clipping and exact sums.
 
-use crate::common::{Random, config, in_pool, weights};
+use crate::common::{self, bits, config, in_pool, weights};
 use ferret::backend::Cpu;
 use ferret::data::{Example, batches};
 use ferret::grad::PerSample;
 use ferret::method::dense::ClipFunction;
 use ferret::method::ferret_k::{Plan, Release, Releases, Settings, Trainer, Transcript, replay};
-use ferret::method::{Run, Samples, Sensitive, Task};
-use ferret::model::{Config, Decoder, Reduction, Weights, checkpoint};
+use ferret::method::{Run, Samples, Task};
+use ferret::model::{Config, Decoder, Reduction, Weights};
 use ferret::ops::sketch::clip;
 use ferret::optim::{Route, Schedule, Silent};
 use ferret::rng::{Secret, SecretDomain, SketchKind, StepSketch, coin};
@@ -19,13 +19,7 @@ fn shape() -> Config {
 
 /// Random records, some of them too short to have a target.
 fn records(count: usize, seed: u64) -> Vec<Example> {
-    let (mut random, config) = (Random::new(seed), shape());
-    (0..count)
-        .map(|_| {
-            let len = 1 + random.below(config.positions - 1);
-            Example::all((0..len).map(|_| random.below(config.vocab) as u32).collect())
-        })
-        .collect()
+    common::records(&shape(), count as u64, 1, seed)
 }
 
 fn settings(f: impl FnOnce(&mut Settings)) -> Settings {
@@ -49,15 +43,7 @@ fn trainer<'a>(
     secret: &'a Secret,
     records: &'a [Example],
 ) -> Trainer<'a, Cpu<f32>> {
-    let task = Task {
-        base: base.clone(),
-        base_sha256: checkpoint::tensors_sha256(base),
-        settings: settings.clone(),
-        stop: None,
-        secret,
-        records: Sensitive::new(records),
-    };
-    Trainer::new(Cpu::new(), task, releases).unwrap()
+    Trainer::new(Cpu::new(), Task::new(base.clone(), settings.clone(), secret, records), releases).unwrap()
 }
 
 fn run(base: &Weights, s: &Settings, records: &[Example]) -> (Weights, Transcript) {
@@ -66,10 +52,6 @@ fn run(base: &Weights, s: &Settings, records: &[Example]) -> (Weights, Transcrip
     while trainer.step().unwrap().is_some() {}
     let (weights, transcript, _) = trainer.end().unwrap();
     (weights, transcript)
-}
-
-fn bits(tensors: &[Vec<f32>]) -> Vec<u32> {
-    tensors.iter().flatten().map(|x| x.to_bits()).collect()
 }
 
 /// Every record's `U g`, from its whole gradient and the definition of U's entries.

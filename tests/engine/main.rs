@@ -10,6 +10,7 @@ mod adapter;
 mod audit_stats;
 mod canary_audit;
 mod clip_bound;
+mod compressed;
 mod decoder;
 mod dense;
 mod families;

@@ -8,8 +8,7 @@ use ferret::method::ferret::{Cuts, Engine, Settings, Transcript, replay};
 use ferret::method::{Method, Record, Tune};
 use ferret::model::Weights;
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
-use ferret::optim::{Route, Schedule};
-use ferret::privacy::Sampler;
+use ferret::optim::Route;
 use half::{bf16, f16};
 
 /// The same numbers twice: as stored in two bytes, and widened.
@@ -42,20 +41,14 @@ fn ferret(base: &Weights, route: Route, engine: Engine) -> Method {
 
 fn dense(method: dense::Method, tune: &str) -> Method {
     Method::Dense(dense::Settings {
-        method,
         tune: tune.parse().unwrap(),
-        adapter: None,
         records: 40,
         batch: 8,
-        epochs: 1,
         steps: Some(3),
-        sampler: Sampler::Poisson,
         micro_batch: 3,
-        route: Route::Adamw,
         learning_rate: 1e-2,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
         seed: 5,
+        ..dense::Settings::usual(method)
     })
 }
 

@@ -2,15 +2,14 @@
 
 use ferret::audit::bound::{Bound, Charge, Design};
 use ferret::audit::roc::Roc;
-use ferret::audit::stats::Seeded;
+use ferret::audit::stats::SeededRng;
 use ferret::backend::Cpu;
 use ferret::data::Example;
-use ferret::method::Sensitive;
 use ferret::method::ferret::{Cuts, Settings, Transcript};
 use ferret::method::groups::{Grouping, Groups};
 use ferret::method::list::Method;
 use ferret::method::run::{GoOn, Task, drive};
-use ferret::model::{checkpoint, init};
+use ferret::model::init;
 use ferret::ops::{Heads, Order, Segments, attention, linear, rms_norm};
 use ferret::privacy::mi::bits::{clean, unsampled};
 use ferret::privacy::{Accountant, Event, Pld, calibrate};
@@ -128,7 +127,7 @@ fn noise_1_no_threshold_beats_the_line() {
     let (z, delta, draws) = (2.0, 1e-5, 100_000);
     let once = Event::SubsampledGaussian { noise_multiplier: z, sampling_rate: 1.0, steps: 1 };
     let eps = Pld::default().epsilon(&once, delta).unwrap().upper;
-    let mut random = Seeded::new(3);
+    let mut random = SeededRng::new(3);
     let mut world = |mean: f64| (0..draws).map(|_| mean + z * random.normal()).collect::<Vec<f64>>();
     let (out, inside) = (world(0.0), world(1.0));
     for c in (-20..60).map(|i| f64::from(i) / 5.0) {
@@ -154,14 +153,7 @@ fn run_1_a_changed_bit_is_refused() {
     let groups = Cuts::of(&Groups::new(&base.layout, Grouping::Bucket(1)).unwrap().members).unwrap();
     let settings = Settings { epsilon: 3.0, records: 30, batch: 6, seed: 7, ..Settings::paper("ferret-max", groups) };
     let secret = Secret::from_system().unwrap();
-    let task = Task {
-        base_sha256: checkpoint::tensors_sha256(&base),
-        base,
-        settings: Method::Ferret(settings),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
+    let task = Task::new(base, Method::Ferret(settings), &secret, &records);
     let mut run = task.begin(Cpu::<f32>::new(), None).unwrap();
     drive(&mut *run, &mut GoOn(|| Ok(()))).unwrap();
     let text = run.finish().unwrap().record.to_json().unwrap();
@@ -194,7 +186,7 @@ fn attack_1_scores_that_say_nothing() {
 /// A mean over all members hardly moves when one in ten is exposed; the few true positives at few false ones do.
 #[test]
 fn attack_2_a_tail_is_seen_in_the_corner() {
-    let mut random = Seeded::new(5);
+    let mut random = SeededRng::new(5);
     let mut scores = |n: usize| (0..n).map(|_| 0.1 * random.normal()).collect::<Vec<f64>>();
     let (plain, nonmembers) = (scores(2_000), scores(2_000));
     let exposed: Vec<f64> = plain.iter().enumerate().map(|(i, x)| if i % 10 == 0 { x + 1.0 } else { *x }).collect();

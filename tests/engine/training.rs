@@ -4,8 +4,8 @@ use crate::common::records;
 use ferret::backend::Cpu;
 use ferret::kernel::{Scalars, Stored};
 use ferret::method::run::{GoOn, drive};
-use ferret::method::{Method, Record, Sensitive, Task};
-use ferret::model::{Weights, checkpoint};
+use ferret::method::{Method, Record, Task};
+use ferret::model::Weights;
 use ferret::rng::Secret;
 use std::path::Path;
 
@@ -15,14 +15,7 @@ pub const N: u64 = 40;
 /// Run to the end; with a folder, go on with what it holds and save one step later, which is the end or gives none.
 pub fn run<T: Scalars>(base: &Weights<T>, method: &Method, saved: Option<&Path>) -> Option<(Weights<Stored>, Record)> {
     let (secret, records) = (Secret::insecure(9), records(&base.config, N, 2, 1));
-    let task = Task {
-        base: base.clone(),
-        base_sha256: checkpoint::tensors_sha256(base),
-        settings: method.clone(),
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
+    let task = Task::new(base.clone(), method.clone(), &secret, &records);
     let mut run = task.begin(Cpu::<f32>::new(), saved).unwrap();
     if let Some(root) = saved {
         run.step().unwrap();

@@ -12,8 +12,7 @@ use ferret::method::groups::{Grouping, Groups};
 use ferret::method::{Method, Record, Samples, Tune};
 use ferret::model::family::Preset;
 use ferret::model::{Config, Decoder, ParamId, Reduction, Weights};
-use ferret::optim::{Route, Schedule, Silent};
-use ferret::privacy::Sampler;
+use ferret::optim::{Route, Silent};
 use ferret::rng::{DirectionStream, Secret, coin};
 
 /// A decoder with a tied embedding, biases and layer norms; and one with neither, with grouped heads and a gated MLP.
@@ -75,20 +74,16 @@ fn clipped(style: ClipStyle) -> dense::Method {
 
 fn dense(words: &str, method: dense::Method, steps: u32) -> dense::Settings {
     dense::Settings {
-        method,
         tune: tune(words),
-        adapter: None,
         records: N,
         batch: 8,
-        epochs: 1,
         steps: Some(steps),
-        sampler: Sampler::Poisson,
         micro_batch: 3,
         route: Route::Direct,
         learning_rate: 1.0,
-        schedule: Schedule::Constant,
         weight_decay: 0.0,
         seed: 5,
+        ..dense::Settings::usual(method)
     }
 }
 

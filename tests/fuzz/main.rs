@@ -4,6 +4,8 @@
 //! Everything is seeded: a failure names its case, and the same case fails again. Set `FERRET_FUZZ` to a number to run so many times as
 //! many cases.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod mutate;
 mod readers;
 

@@ -1,6 +1,6 @@
 //! One mutator for every reader: seeded, so that a case is a number; blind (bytes) and informed (the values of a JSON document).
 
-use ferret::audit::stats::Seeded;
+use ferret::audit::stats::SeededRng;
 use serde_json::{Map, Value, json};
 
 /// What has broken parsers before.
@@ -48,11 +48,11 @@ const WORDS: &[&str] = &[
 
 /// The mutation number `case` of `seed`, a few edits deep.
 pub fn bytes(seed: &[u8], case: u64) -> Vec<u8> {
-    let mut rng = Seeded::new(case);
+    let mut rng = SeededRng::new(case);
     let mut out = seed.to_vec();
     for _ in 0..1 + rng.below(3) {
         let at = rng.below(out.len() as u64 + 1) as usize;
-        let span = |rng: &mut Seeded, from: usize| from + rng.below((out.len() - from).min(40) as u64 + 1) as usize;
+        let span = |rng: &mut SeededRng, from: usize| from + rng.below((out.len() - from).min(40) as u64 + 1) as usize;
         match rng.below(9) {
             0 if at < out.len() => out[at] ^= 1 << rng.below(8),
             1 if at < out.len() => out[at] = rng.below(256) as u8,
@@ -84,7 +84,7 @@ pub fn bytes(seed: &[u8], case: u64) -> Vec<u8> {
 }
 
 /// Put another number in the place of one that is there.
-fn number(out: &mut Vec<u8>, rng: &mut Seeded) {
+fn number(out: &mut Vec<u8>, rng: &mut SeededRng) {
     let digit = |b: &u8| b.is_ascii_digit();
     let starts: Vec<usize> = (0..out.len()).filter(|&i| digit(&out[i]) && (i == 0 || !digit(&out[i - 1]))).collect();
     let Some(&start) = starts.get(rng.below(starts.len().max(1) as u64) as usize) else { return };
@@ -95,7 +95,7 @@ fn number(out: &mut Vec<u8>, rng: &mut Seeded) {
 
 /// The mutation number `case` of a JSON document: the same shape but for one or two of its values.
 pub fn json(seed: &Value, case: u64) -> Value {
-    let mut rng = Seeded::new(case ^ 0x6a73_6f6e);
+    let mut rng = SeededRng::new(case ^ 0x6a73_6f6e);
     let mut out = seed.clone();
     for _ in 0..1 + rng.below(2) {
         let places = count(&out);
@@ -115,7 +115,7 @@ fn count(value: &Value) -> u64 {
 }
 
 /// Change value number `at`, counted in depth; true once it is done.
-fn change(value: &mut Value, at: &mut u64, rng: &mut Seeded) -> bool {
+fn change(value: &mut Value, at: &mut u64, rng: &mut SeededRng) -> bool {
     if *at == 0 {
         *value = instead(value, rng);
         return true;
@@ -128,7 +128,7 @@ fn change(value: &mut Value, at: &mut u64, rng: &mut Seeded) -> bool {
     }
 }
 
-fn instead(value: &Value, rng: &mut Seeded) -> Value {
+fn instead(value: &Value, rng: &mut SeededRng) -> Value {
     match (value, rng.below(4)) {
         (Value::Number(n), 0..3) => {
             let x = n.as_f64().unwrap_or(1.0);
@@ -170,7 +170,7 @@ fn instead(value: &Value, rng: &mut Seeded) -> Value {
 }
 
 /// The object with one key gone, renamed or more.
-fn keys(map: &Map<String, Value>, rng: &mut Seeded) -> Map<String, Value> {
+fn keys(map: &Map<String, Value>, rng: &mut SeededRng) -> Map<String, Value> {
     let chosen = rng.below(map.len().max(1) as u64) as usize;
     let how = rng.below(3);
     let mut out = Map::new();

@@ -2,13 +2,14 @@
 
 use super::mutate;
 use super::{CASES, fuzz, shown};
+use crate::common::byte_vocabulary;
 use ferret::backend::Cpu;
 use ferret::data::{Example, LoadOptions, Loss, Unit, load_examples};
 use ferret::measure::canary::Planting;
 use ferret::method::dense;
 use ferret::method::ferret::{Cuts, Release, Settings, Trainer, Transcript};
 use ferret::method::groups::{Grouping, Groups};
-use ferret::method::{Run, Sensitive, Task};
+use ferret::method::{Run, Task};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::init::{self, Preset};
 use ferret::model::tokenizer::Tokenizer;
@@ -157,17 +158,7 @@ fn safetensors_headers() {
 
 /// A byte-level tokenizer of 260 entries, as `tokenizer.json`.
 fn tokenizer() -> String {
-    let mut others = 0;
-    let mut vocab = serde_json::Map::new();
-    for b in 0..=255u8 {
-        let c = if matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF) {
-            char::from(b)
-        } else {
-            others += 1;
-            char::from_u32(0xFF + others).unwrap()
-        };
-        vocab.insert(c.to_string(), b.into());
-    }
+    let mut vocab = byte_vocabulary();
     vocab.insert("he".into(), 256.into());
     let byte_level = json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true});
     let added = json!({"id": 257, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false,
@@ -271,14 +262,7 @@ fn transcript(release: Release) -> String {
     let settings = Settings { epsilon: 4.0, records: 20, batch: 4, release, ..Settings::paper("ferret", groups) };
     let records: Vec<Example> = (0..20).map(|i| Example::all(vec![i % 23, (i * 7) % 23, (i * 5 + 1) % 23])).collect();
     let secret = Secret::insecure(1);
-    let task = Task {
-        base_sha256: checkpoint::tensors_sha256(&base),
-        base,
-        settings,
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
+    let task = Task::new(base, settings, &secret, &records);
     let mut trainer = Trainer::new(Cpu::<f32>::new(), task, None).unwrap();
     while trainer.step().unwrap().is_some() {}
     trainer.end().unwrap().1.to_json().unwrap()
@@ -407,29 +391,13 @@ fn states() {
     let records: Vec<Example> = (0..20).map(|i| Example::all(vec![i % 23, (i * 7) % 23])).collect();
     let secret = Secret::insecure(1);
     let settings = dense::Settings {
-        method: dense::Method::Nonprivate,
-        tune: Default::default(),
-        adapter: None,
         records: 20,
         batch: 4,
-        epochs: 1,
-        steps: None,
-        sampler: Sampler::Poisson,
         micro_batch: 4,
-        route: ferret::optim::Route::Adamw,
-        learning_rate: 1e-3,
-        schedule: ferret::optim::Schedule::Constant,
         weight_decay: 0.0,
-        seed: 0,
+        ..dense::Settings::usual(dense::Method::Nonprivate)
     };
-    let task = Task {
-        base: weights.clone(),
-        base_sha256: "0".repeat(64),
-        settings,
-        stop: None,
-        secret: &secret,
-        records: Sensitive::new(&records[..]),
-    };
+    let task = Task::new(weights.clone(), settings, &secret, &records);
     let mut trainer = dense::Trainer::new(Cpu::<f32>::new(), task, None).unwrap();
     for _ in 0..3 {
         trainer.step().unwrap();

@@ -6,21 +6,14 @@ use crate::common::{Random, config, weights};
 use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::Example;
 use ferret::method::ferret_k::{Release, Releases, Settings, Trainer, Transcript, replay};
-use ferret::method::{Run, Sensitive, Task};
-use ferret::model::{Weights, checkpoint};
+use ferret::method::{Run, Task};
+use ferret::model::Weights;
 use ferret::optim::Route;
 use ferret::rng::{Secret, SketchKind};
 
 fn run<B: Backend>(b: B, base: &Weights, s: &Settings, records: &[Example], steps: usize) -> (Weights, Transcript) {
     let secret = Secret::insecure(9);
-    let task = Task {
-        base: base.clone(),
-        base_sha256: checkpoint::tensors_sha256(base),
-        settings: s.clone(),
-        stop: Some(steps as u32),
-        secret: &secret,
-        records: Sensitive::new(records),
-    };
+    let task = Task { stop: Some(steps as u32), ..Task::new(base.clone(), s.clone(), &secret, records) };
     let mut trainer = Trainer::new(b, task, None).unwrap();
     while trainer.step().unwrap().is_some() {}
     let (weights, transcript, _) = trainer.end().unwrap();

@@ -3,8 +3,9 @@
 
 pub mod bad_data;
 pub mod grid;
+pub mod kills;
 
-use crate::common::Random;
+use crate::common::{Random, byte_vocabulary};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -63,7 +64,8 @@ pub fn verb(args: &[&str]) -> Output {
 /// The JSON that the program printed.
 pub fn ok(output: Output) -> serde_json::Value {
     assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}\n{}", String::from_utf8_lossy(&output.stdout), stderr(&output)))
 }
 
 /// That the program refused, with this sentence.
@@ -127,17 +129,7 @@ pub fn join(file: &Path, header: &serde_json::Value, data: &[u8]) {
 /// vocab.json and merges.txt.
 pub fn byte_tokenizer(folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
-    let mut vocab = serde_json::Map::new();
-    let mut others = 0;
-    for b in 0..=255u8 {
-        let c = if matches!(b, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF) {
-            char::from(b)
-        } else {
-            others += 1;
-            char::from_u32(0xFF + others).unwrap()
-        };
-        vocab.insert(c.to_string(), b.into());
-    }
+    let mut vocab = byte_vocabulary();
     vocab.insert("he".into(), 256.into());
     vocab.insert("hel".into(), 257.into());
     vocab.insert("<|endoftext|>".into(), 258.into());

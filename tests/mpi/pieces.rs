@@ -1,6 +1,7 @@
 //! Audits and studies, whose pieces go to whoever is free: what they find is what one process finds.
 
 use super::*;
+use crate::io_support::grid::PAPER;
 use std::collections::BTreeMap;
 
 /// Every file below `dir`, by its name there.
@@ -185,18 +186,6 @@ fn an_audit_after_training_secrets_and_the_meter_find_what_one_process_finds() {
     }
 }
 
-const GRID: &str = r#"
-kind = "paper"
-methods = ["ferret-2", "dpsgd", "nonprivate"]
-budgets = [1.0, inf]
-epochs = [1]
-batches = [4]
-seeds = 2
-candidates = 60
-audited = 20
-learning_rates = 2
-"#;
-
 #[test]
 fn a_study_on_ranks_stores_the_runs_of_one_process_and_goes_on_after_a_kill() {
     if !have_mpi() {
@@ -204,7 +193,7 @@ fn a_study_on_ranks_stores_the_runs_of_one_process_and_goes_on_after_a_kill() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (data, grid) = (records(dir.path(), "records.jsonl", 3), dir.path().join("grid.toml"));
-    std::fs::write(&grid, GRID).unwrap();
+    std::fs::write(&grid, PAPER).unwrap();
     let args = |out: &Path| -> Vec<String> {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let base = fixture("gpt2_tiny");

@@ -3,27 +3,24 @@
 //!
 //! Without an adapter the tests say so and pass, unless FERRET_REQUIRE_GPU=1.
 
-use crate::common::Random;
-use crate::io_support::{tiny as base_path, verb};
+use crate::common::{Random, bits};
+use crate::io_support::tiny as base_path;
 use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::{Example, batches};
 use ferret::grad::{GroupDirection, GroupDot};
 use ferret::method::dense::{self, ClipFunction, ClipStyle, Method, Privacy, State, Variant};
 use ferret::method::ferret::{self as fe, Cuts, Engine, Payload, Releases, Replayer, Transcript};
-use ferret::method::{Run, Samples, Sensitive, Task};
+use ferret::method::{Run, Samples, Task};
 use ferret::model::generate::{Sampling, generate};
 use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::{Route, Schedule, Silent};
 use ferret::privacy::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret};
-use serde_json::Value;
-use std::path::Path;
-use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 const N: usize = 24;
 
-fn gpu() -> Option<Gpu> {
+pub(super) fn gpu() -> Option<Gpu> {
     static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
     let open = || match Gpu::new(None) {
         Ok(gpu) => Some(gpu),
@@ -36,22 +33,18 @@ fn gpu() -> Option<Gpu> {
     GPU.get_or_init(open).clone()
 }
 
-fn base() -> Weights {
+pub(super) fn base() -> Weights {
     checkpoint::load(base_path().to_str().unwrap()).unwrap().weights
 }
 
 /// Records that a model can learn; some have a single token, so nothing to predict.
-fn records(seed: u64) -> Vec<Example> {
+pub(super) fn records(seed: u64) -> Vec<Example> {
     let mut random = Random::new(seed);
     let tokens = |i: usize, random: &mut Random| {
         let (first, len) = (random.below(100), if i.is_multiple_of(7) { 1 } else { 2 + random.below(9) });
         (0..len).map(|i| ((first + 3 * i) % 101) as u32).collect()
     };
     (0..N).map(|i| Example::all(tokens(i, &mut random))).collect()
-}
-
-fn bits(w: &Weights) -> Vec<u32> {
-    w.tensors.iter().flatten().map(|x| x.to_bits()).collect()
 }
 
 fn ferret_settings(base: &Weights, f: impl FnOnce(&mut fe::Settings)) -> fe::Settings {
@@ -80,10 +73,7 @@ fn ferret_trainer<'a, B: Backend>(
     secret: &'a Secret,
     records: &'a [Example],
 ) -> fe::Trainer<'a, B> {
-    let base = base();
-    let base_sha256 = checkpoint::tensors_sha256(&base);
-    let settings = s.clone();
-    let task = Task { base, base_sha256, settings, stop, secret, records: Sensitive::new(records) };
+    let task = Task { stop, ..Task::new(base(), s.clone(), secret, records) };
     fe::Trainer::new(b, task, releases).unwrap()
 }
 
@@ -115,7 +105,7 @@ fn dots(s: &fe::Settings, transcript: &Transcript, secret: &Secret, records: &[E
         let mut sink = GroupDot::new(&decoder.backend, &directions, &batch.segments);
         decoder.backward(&batch, &batch.weights(Reduction::SampleSum), &mut sink);
         let released: Vec<_> =
-            fires.iter().enumerate().map(|(j, f)| (f.1, fe::Released::Bit(bits[all.len() + j]))).collect();
+            fires.iter().enumerate().map(|(j, f)| (f.1, fe::Message::Bit(bits[all.len() + j]))).collect();
         all.extend(sink.into_rows().iter().map(|rows| rows.as_slice().iter().sum::<f64>()));
         replayer.step(&walk.backend, step, &released, &streams, &mut walk.params).unwrap();
     }
@@ -141,8 +131,8 @@ fn every_released_bit_is_the_cpus_and_the_weights_are_replayed() {
         let s = ferret_settings(&base(), change);
         let (weights, transcript) = ferret_run(gpu.clone(), &s, &secret, &records);
         let replayed = fe::replay(base(), &transcript, |_| ()).unwrap();
-        assert_eq!(bits(&weights), bits(&replayed), "{name}");
-        assert_ne!(bits(&weights), bits(&base()), "{name}");
+        assert_eq!(bits(&weights.tensors), bits(&replayed.tensors), "{name}");
+        assert_ne!(bits(&weights.tensors), bits(&base().tensors), "{name}");
         let Releases::Bits(released) = &transcript.releases else { panic!("bits") };
         let want = dots(&s, &transcript, &secret, &records);
         assert!(released.len() == want.len() && want.len() >= 3, "{name}: {} bits", want.len());
@@ -216,20 +206,12 @@ fn privacy(noise_multiplier: f64) -> Privacy {
 
 fn dense_settings(method: Method, f: impl FnOnce(&mut dense::Settings)) -> dense::Settings {
     let mut s = dense::Settings {
-        method,
-        tune: Default::default(),
-        adapter: None,
         records: N as u64,
         batch: 6,
         epochs: 2,
-        steps: None,
-        sampler: Sampler::Poisson,
         micro_batch: 4,
-        route: Route::Adamw,
-        learning_rate: 1e-3,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
         seed: 5,
+        ..dense::Settings::usual(method)
     };
     f(&mut s);
     s
@@ -243,9 +225,7 @@ fn dense_trainer<'a, B: Backend>(
     secret: &'a Secret,
     records: &'a [Example],
 ) -> dense::Trainer<'a, B> {
-    let (base, settings, records) = (weights.clone(), s.clone(), Sensitive::new(records));
-    let task = Task { base, base_sha256: "0".repeat(64), settings, stop: None, secret, records };
-    dense::Trainer::new(b, task, state).unwrap()
+    dense::Trainer::new(b, Task::new(weights.clone(), s.clone(), secret, records), state).unwrap()
 }
 
 /// The first `steps` steps.
@@ -319,7 +299,12 @@ fn whole_updates_repeat_and_resume_to_the_same_bits() {
     for method in methods {
         let s = dense_settings(method, |s| s.steps = Some(4));
         let once = dense_run(gpu.clone(), &s, 4, &secret, &records);
-        assert_eq!(bits(&once), bits(&dense_run(gpu.clone(), &s, 4, &secret, &records)), "{:?}, twice", s.method);
+        assert_eq!(
+            bits(&once.tensors),
+            bits(&dense_run(gpu.clone(), &s, 4, &secret, &records).tensors),
+            "{:?}, twice",
+            s.method
+        );
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("state");
         let mut first = dense_trainer(gpu.clone(), &base(), &s, None, &secret, &records);
@@ -331,7 +316,7 @@ fn whole_updates_repeat_and_resume_to_the_same_bits() {
         assert!(state.is_some());
         let mut rest = dense_trainer(gpu.clone(), &weights, &s, state, &secret, &records);
         while rest.step().unwrap().is_some() {}
-        assert_eq!(bits(&once), bits(&rest.end().unwrap().0), "{:?}, resumed", s.method);
+        assert_eq!(bits(&once.tensors), bits(&rest.end().unwrap().0.tensors), "{:?}, resumed", s.method);
     }
 }
 
@@ -350,7 +335,7 @@ fn the_devices_path_is_replays() {
         while trainer.step().unwrap().is_some() {}
         let on_device = trainer.decoder().weights().unwrap();
         let (weights, transcript, _) = trainer.end().unwrap();
-        assert_eq!(bits(&weights), bits(&fe::replay(base(), &transcript, |_| ()).unwrap()));
+        assert_eq!(bits(&weights.tensors), bits(&fe::replay(base(), &transcript, |_| ()).unwrap().tensors));
         for (_, group) in fires.iter().filter(|f| f.0 == last) {
             let of = |w: &Weights| w.tensors[*group as usize].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(of(&on_device), of(&weights), "{route:?}, {silent:?}, tensor {group}");
@@ -385,118 +370,4 @@ fn decoding_agrees_with_the_cpu() {
         texts.push(text);
     }
     assert_eq!(texts[0], texts[1]);
-}
-
-fn ok(output: Output) -> (Value, String) {
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success(), "{stderr}");
-    (serde_json::from_slice(&output.stdout).unwrap_or(Value::Null), stderr)
-}
-
-/// A file of records as tokens.
-fn write_records(dir: &Path) -> String {
-    let lines: Vec<String> = records(3).iter().map(|r| serde_json::json!({"tokens": r.ids}).to_string()).collect();
-    let path = dir.join("records.jsonl");
-    std::fs::write(&path, lines.join("\n")).unwrap();
-    path.to_str().unwrap().to_owned()
-}
-
-#[test]
-fn the_program_trains_on_the_gpu() {
-    let Some(gpu) = gpu() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let (data, model) = (write_records(dir.path()), base_path().to_str().unwrap().to_owned());
-    let runs: [(&str, &[&str]); 3] = [
-        ("ferret-max", &["--epsilon", "3"]),
-        ("dpsgd", &["--noise-multiplier", "1"]),
-        ("nonprivate", &["--learning-rate", "1e-3"]),
-    ];
-    for (method, extra) in runs {
-        let out = dir.path().join(method);
-        let out = out.to_str().unwrap();
-        let mut args =
-            vec!["train", "-e1", "--method", method, "--model", &model, "--data", &data, "--out", out, "--json"];
-        args.extend(["--batch", "6", "--epochs", "2", "--device", "gpu", "--insecure-seed", "1", "--eval-data", &data]);
-        args.extend(extra);
-        let (summary, stderr) = ok(verb(&args));
-        assert!(stderr.contains(&format!("device: {}", gpu.info().name)), "{stderr}");
-        assert!(summary["eval_after"]["loss"].as_f64().unwrap().is_finite());
-        let tuned = checkpoint::load(out).unwrap().weights;
-        assert_ne!(bits(&tuned), bits(&base()), "{method}");
-        if method == "ferret-max" {
-            // What was written is what any machine replays.
-            ok(verb(&["verify", out, "--base", &model]));
-        }
-    }
-}
-
-#[test]
-fn the_programs_verbs_agree_on_both_devices() {
-    let Some(gpu) = gpu() else { return };
-    let dir = tempfile::tempdir().unwrap();
-    let (data, model) = (write_records(dir.path()), base_path().to_str().unwrap().to_owned());
-    let both = |args: &[&str]| {
-        ["cpu", "gpu", "auto"].map(|device| {
-            let (value, stderr) = ok(verb(&[args, &["--device", device]].concat()));
-            let named = stderr.contains(&format!("device: {}", gpu.info().name));
-            let expected = device == "gpu" || device == "auto" && !gpu.info().is_software();
-            assert_eq!(named, expected, "--device {device}: {stderr}");
-            value
-        })
-    };
-    let close = |what: &str, values: &[Value; 3], key: &str| {
-        let number = |v: &Value| v[key].as_f64().unwrap_or_else(|| panic!("{what}: no {key} in {v}"));
-        let want = number(&values[0]);
-        values.iter().for_each(|v| assert!((number(v) - want).abs() < 1e-4 * want.abs(), "{what}: {values:?}"));
-    };
-    close("eval", &both(&["eval", "--model", &model, "--data", &data, "--json"]), "loss");
-    let mut grads = Vec::new();
-    for device in ["cpu", "gpu"] {
-        let out = dir.path().join(device);
-        let args = ["grad", "--model", &model, "--data", &data, "--device", device, "--out", out.to_str().unwrap()];
-        ok(verb(&args));
-        grads.push(std::fs::read(out).unwrap());
-    }
-    let [want, got] = [&grads[0], &grads[1]].map(|bytes| safetensors::SafeTensors::deserialize(bytes).unwrap());
-    for (name, want) in want.tensors() {
-        let numbers = |data: &[u8]| -> Vec<f32> {
-            data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-        };
-        let (got, want) = (numbers(got.tensor(&name).unwrap().data()), numbers(want.data()));
-        // Keys' biases have a gradient of 0 but for rounding: compared with what is usual elsewhere.
-        let size = want.iter().fold(1e-2f32, |m, x| m.max(x.abs()));
-        assert!(got.iter().zip(&want).all(|(g, w)| (g - w).abs() < 1e-4 * size), "{name}");
-    }
-    let texts = both(&[
-        "generate",
-        "--model",
-        &model,
-        "--prompt-tokens",
-        "3,1,4",
-        "--max-tokens",
-        "5",
-        "--temperature",
-        "0",
-        "--json",
-    ]);
-    assert_eq!(texts[0]["tokens"], texts[1]["tokens"]);
-    assert!(texts[0]["tokens"].as_array().is_some_and(|t| t.len() >= 5), "{texts:?}");
-}
-
-#[test]
-fn devices_are_listed_with_limits_features_and_rates() {
-    let Some(gpu) = gpu() else { return };
-    let (list, _) = ok(verb(&["devices", "--json"]));
-    let own = list["adapters"].as_array().unwrap().iter().find(|a| a["name"] == gpu.info().name.as_str()).unwrap();
-    for key in ["gflops", "gigabytes", "max_buffer", "max_binding", "workgroup_memory", "workgroup_threads"] {
-        assert!(own[key].as_f64().is_some_and(|x| x > 0.0), "{key}: {own}");
-    }
-    assert!(own["features"].is_array() && own["backend"].is_string() && list["cpu"]["gflops"].is_number());
-    let unknown = Command::new(env!("CARGO_BIN_EXE_ferret"))
-        .args(["generate", "--model", base_path().to_str().unwrap(), "--prompt-tokens", "3", "--device", "gpu"])
-        .env("FERRET_ADAPTER", "no such adapter")
-        .output()
-        .unwrap();
-    let stderr = String::from_utf8_lossy(&unknown.stderr);
-    assert!(!unknown.status.success() && stderr.contains(&gpu.info().name) && !stderr.contains("panicked"), "{stderr}");
 }

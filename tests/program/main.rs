@@ -13,6 +13,7 @@ mod answers;
 mod audit;
 #[cfg(unix)]
 mod audit_train;
+mod audit_verb;
 mod bad_input;
 mod checkpoint;
 mod compose;
@@ -23,6 +24,8 @@ mod families_program;
 mod golden;
 #[cfg(feature = "gpu")]
 mod gpu_train;
+#[cfg(feature = "gpu")]
+mod gpu_verbs;
 mod hostile;
 #[cfg(feature = "hub")]
 mod hub;

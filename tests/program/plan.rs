@@ -1,17 +1,15 @@
 //! `ferret plan` and `ferret account`, driven as programs.
 
-use crate::io_support::TINY;
+use crate::io_support::{TINY, ok, verb};
 use serde_json::Value;
-use std::process::{Command, Output};
+use std::process::Output;
 
 fn ferret(args: &str) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_ferret")).args(args.split_whitespace()).output().unwrap()
+    verb(&args.split_whitespace().collect::<Vec<_>>())
 }
 
 fn json(args: &str) -> Value {
-    let out = ferret(&format!("{args} --json"));
-    assert!(out.status.success(), "{args}: {}", String::from_utf8_lossy(&out.stderr));
-    serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{args}: {e}"))
+    ok(ferret(&format!("{args} --json")))
 }
 
 fn refused(args: &str, says: &str) {

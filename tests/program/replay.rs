@@ -1,9 +1,11 @@
 //! A FERRET run is its transcript: replay against brute force, and the verbs `replay` and `verify`.
 
+use crate::common::bits;
+use crate::io_support::stderr;
 use ferret::backend::{Cpu, Memory};
 use ferret::method::ferret::replay::save;
 use ferret::method::ferret::transcript::on_grid;
-use ferret::method::ferret::{Cuts, MaskKind, Release, Released, Releases, Replayer, Settings, Transcript, replay};
+use ferret::method::ferret::{Cuts, MaskKind, Message, Release, Releases, Replayer, Settings, Transcript, replay};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::init::Preset;
 use ferret::model::{Config, Decoder, ParamId, Weights};
@@ -74,13 +76,13 @@ fn train(settings: &Settings, steps_run: u32) -> (Weights, Transcript) {
     let mut i = 0;
     for step in settings.fires(steps_run).chunk_by(|a, b| a.0 == b.0) {
         replayer.catch_up(b, step[0].0, weights);
-        let now: Vec<(u32, Released)> = step
+        let now: Vec<(u32, Message)> = step
             .iter()
             .map(|f| {
                 i += 1;
                 let released = match &releases {
-                    Releases::Bits(b) => Released::Bit(b[i - 1]),
-                    Releases::Scalars(s) => Released::Scalar(s[i - 1]),
+                    Releases::Bits(b) => Message::Bit(b[i - 1]),
+                    Releases::Scalars(s) => Message::Scalar(s[i - 1]),
                 };
                 (f.1, released)
             })
@@ -143,10 +145,6 @@ fn brute_force(s: &Settings, steps_run: u32) -> Vec<Vec<f32>> {
     w
 }
 
-fn bits(tensors: &[Vec<f32>]) -> Vec<u32> {
-    tensors.iter().flatten().map(|x| x.to_bits()).collect()
-}
-
 #[test]
 fn training_replay_and_brute_force_agree_to_the_bit() {
     type Edit = fn(&mut Settings);
@@ -199,28 +197,28 @@ fn nothing_outside_the_alphabet_is_applied() {
     let s = settings();
     let mut decoder = Decoder::new(Cpu::<f32>::new(), base()).unwrap();
     let mut replayer = Replayer::new(&decoder.layout, &s).unwrap();
-    let mut step = |step, releases: &[(u32, Released)]| {
+    let mut step = |step, releases: &[(u32, Message)]| {
         let known = releases.iter().map(|r| if r.0 < 5 { r.0 } else { 0 });
         let directions: Vec<_> = known.map(|g| replayer.plan().direction(step, g)).collect();
         let applied = replayer.step(&decoder.backend, step, releases, &directions, &mut decoder.params);
         let now = decoder.params.iter().map(|p| decoder.backend.download_weight(p).unwrap()).collect::<Vec<_>>();
         (applied, bits(&now) != bits(&base().tensors))
     };
-    let bad: [&[(u32, Released)]; 7] = [
-        &[(0, Released::Bit(1)), (1, Released::Bit(0))],
-        &[(0, Released::Bit(2))],
-        &[(0, Released::Scalar(1.0))],
-        &[(0, Released::Scalar(f32::NAN))],
-        &[(1, Released::Bit(1)), (0, Released::Bit(1))],
-        &[(1, Released::Bit(1)), (1, Released::Bit(1))],
-        &[(999, Released::Bit(1))],
+    let bad: [&[(u32, Message)]; 7] = [
+        &[(0, Message::Bit(1)), (1, Message::Bit(0))],
+        &[(0, Message::Bit(2))],
+        &[(0, Message::Scalar(1.0))],
+        &[(0, Message::Scalar(f32::NAN))],
+        &[(1, Message::Bit(1)), (0, Message::Bit(1))],
+        &[(1, Message::Bit(1)), (1, Message::Bit(1))],
+        &[(999, Message::Bit(1))],
     ];
     for releases in bad {
         assert!(matches!(step(5, releases), (Err(_), false)), "{releases:?}");
     }
     assert!(matches!(step(80, &[]), (Err(_), false)));
-    assert!(matches!(step(5, &[(0, Released::Bit(1))]), (Ok(()), true)));
-    assert!(step(5, &[(0, Released::Bit(1))]).0.is_err(), "a step is made once");
+    assert!(matches!(step(5, &[(0, Message::Bit(1))]), (Ok(()), true)));
+    assert!(step(5, &[(0, Message::Bit(1))]).0.is_err(), "a step is made once");
 }
 
 #[test]
@@ -261,10 +259,6 @@ fn ferret(args: &[&dyn AsRef<std::ffi::OsStr>], threads: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_ferret")).args(args).env("RAYON_NUM_THREADS", threads).output().unwrap()
 }
 
-fn says(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
 #[test]
 fn the_program_rebuilds_the_checkpoint_byte_for_byte() {
     let run = saved();
@@ -274,7 +268,7 @@ fn the_program_rebuilds_the_checkpoint_byte_for_byte() {
         let args: [&dyn AsRef<_>; 9] =
             [&"replay", &"--base", &run.base, &"--transcript", &transcript, &"--out", &out, &"--quiet", &"--json"];
         let output = ferret(&args, threads);
-        assert!(output.status.success(), "{}", says(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
         let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(summary["steps"], 80);
         for file in ["model.safetensors", "config.json", "transcript.json"] {
@@ -284,7 +278,7 @@ fn the_program_rebuilds_the_checkpoint_byte_for_byte() {
         let again = ferret(&args, threads);
         assert!(!again.status.success(), "an existing folder must not be overwritten");
         let output = ferret(&[&"verify", &out, &"--base", &run.base, &"--json"], threads);
-        assert!(output.status.success(), "{}", says(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
         assert_eq!(serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["verified"], true);
     }
 }
@@ -298,7 +292,7 @@ fn a_changed_weight_is_found() {
     std::fs::write(&file, bytes).unwrap();
     let output = ferret(&[&"verify", &run.tuned, &"--base", &run.base], "2");
     assert_eq!(output.status.code(), Some(1));
-    assert!(says(&output).contains("differs in 1 of"), "{}", says(&output));
+    assert!(stderr(&output).contains("differs in 1 of"), "{}", stderr(&output));
 }
 
 #[test]
@@ -316,7 +310,7 @@ fn a_wrong_base_is_refused() {
     ] {
         let output = ferret(args, "2");
         assert_eq!(output.status.code(), Some(1));
-        assert!(says(&output).contains("give the one it was trained from"), "{}", says(&output));
+        assert!(stderr(&output).contains("give the one it was trained from"), "{}", stderr(&output));
     }
     assert!(!out.exists());
 }
@@ -387,7 +381,7 @@ fn a_tampered_transcript_is_refused() {
     for (sentence, edit) in edits {
         let output = forge(&run, edit);
         assert_eq!(output.status.code(), Some(1), "{sentence}");
-        assert!(says(&output).contains(sentence), "expected \"{sentence}\", got: {}", says(&output));
+        assert!(stderr(&output).contains(sentence), "expected \"{sentence}\", got: {}", stderr(&output));
     }
     // Edits by hand, the checksum left as it was: settings that no weight depends on.
     let text = std::fs::read_to_string(run.tuned.join("transcript.json")).unwrap();
@@ -396,7 +390,7 @@ fn a_tampered_transcript_is_refused() {
     {
         assert!(text.contains(from), "{text}");
         let output = replay_text(&run, &text.replace(from, to));
-        assert!(says(&output).contains("was changed after it was written"), "{from}: {}", says(&output));
+        assert!(stderr(&output).contains("was changed after it was written"), "{from}: {}", stderr(&output));
     }
     for cut in [0, 1, text.len() / 2, text.len() - 3] {
         assert_eq!(replay_text(&run, &text[..cut]).status.code(), Some(1));
@@ -448,8 +442,8 @@ fn a_small_transcript_of_endless_fires_is_refused_at_once_and_in_little_memory()
             let begun = std::time::Instant::now();
             let output = Command::new("sh").args(["-c", &limited]).env("RAYON_NUM_THREADS", "2").output().unwrap();
             assert!(begun.elapsed().as_secs_f64() < 5.0, "{name}: {args} took {:?}", begun.elapsed());
-            assert_eq!(output.status.code(), Some(1), "{name}: {args}: {}", says(&output));
-            assert!(says(&output).contains(sentence), "{name}: {args}: {}", says(&output));
+            assert_eq!(output.status.code(), Some(1), "{name}: {args}: {}", stderr(&output));
+            assert!(stderr(&output).contains(sentence), "{name}: {args}: {}", stderr(&output));
         }
     }
 }

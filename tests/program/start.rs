@@ -1,14 +1,12 @@
 //! The program as its users run it: generate, eval and grad.
 
 use crate::common::Random;
-use crate::io_support::{TINY, verb};
+use crate::io_support::{TINY, ok, verb};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 fn json(args: &[&str]) -> Value {
-    let out = verb(args);
-    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-    serde_json::from_slice(&out.stdout).unwrap()
+    ok(verb(args))
 }
 
 /// The three samples of the fixture as records of tokens.

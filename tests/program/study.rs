@@ -2,7 +2,7 @@
 
 use crate::io_support::grid::{PAPER, folder, study};
 use crate::io_support::{assert_refused, ferret, stderr, tiny};
-use ferret::study::grid::{Grid, Kind, Runner, Store, Tuned};
+use ferret::study::grid::{Basis, Grid, Kind, Runner, Store};
 use ferret::study::paper;
 use ferret::study::verdict::{Answer, Cell, Sample, UNITS_DIFFER, Verdict, time, trade_off, utility};
 use serde_json::Value;
@@ -266,7 +266,7 @@ fn a_diverged_run_is_a_result_of_its_rate() {
     let (model, data) = (tiny(), dir.path().join("records.jsonl"));
     let grid = Grid::parse(PAPER).unwrap();
     let runner = Runner::new(model.to_str().unwrap(), Some(&data), (1, 1), &|| false);
-    let fixed = Tuned {
+    let fixed = Basis {
         base_sha256: runner.base_sha256().unwrap(),
         data: "records".into(),
         insecure_seed: Some(1),
@@ -292,7 +292,7 @@ fn methods_that_compress_take_part() {
     let grid = Grid::parse(&text).unwrap();
     let (model, data) = (tiny(), dir.path().join("records.jsonl"));
     let runner = Runner::new(model.to_str().unwrap(), Some(&data), (1, 1), &|| false);
-    let fixed = Tuned {
+    let fixed = Basis {
         base_sha256: runner.base_sha256().unwrap(),
         data: "records".into(),
         insecure_seed: Some(1),

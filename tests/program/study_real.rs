@@ -2,7 +2,7 @@
 
 use crate::io_support::{assert_refused, ferret, stderr};
 use ferret::data::Example;
-use ferret::study::real::{Asked, FREQUENCIES, Source};
+use ferret::study::real::{FREQUENCIES, ProbePlan, Source};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::Path;
@@ -45,8 +45,8 @@ fn study(dir: &Path) -> Command {
     command
 }
 
-fn asked() -> Asked {
-    Asked { longest: 60, answers: 5, canaries: 2 }
+fn asked() -> ProbePlan {
+    ProbePlan { longest: 60, answers: 5, canaries: 2 }
 }
 
 #[test]

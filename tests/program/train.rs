@@ -1,6 +1,6 @@
 //! `ferret train`, `replay` and `verify` as their users run them, interrupted and killed included.
 
-use crate::common::Random;
+use crate::io_support::kills::{names, resume_to_the_same_files};
 use crate::io_support::{TINY, ok, records, says, verb};
 use serde_json::Value;
 use std::os::unix::fs::PermissionsExt;
@@ -90,57 +90,9 @@ fn private_logs_are_declared() {
 #[test]
 fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, whole) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("whole"));
+    let data = records(dir.path(), "records.jsonl", 3, 3);
     let fixed = ["--insecure-seed", "1", "--checkpoint-every", "1"];
-    let clock = Instant::now();
-    ok(run(train(&data, &whole, &fixed)));
-    let mut length = clock.elapsed();
-    let read = |dir: &Path, name: &str| std::fs::read(dir.join(name)).unwrap();
-    let mut random = Random::new(std::process::id().into());
-    let (mut killed, mut resumed_alone) = (0, 0);
-    for i in 0.. {
-        assert!(i < 200, "only {killed} of {i} runs were cut short");
-        let out = dir.path().join(format!("killed-{i}"));
-        let clock = Instant::now();
-        let mut child = train(&data, &out, &fixed).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(length.mul_f64((random.signed() + 1.0) / 2.0));
-        if child.try_wait().unwrap().is_some() {
-            // The first run was slower than usual, or the moment lay at the end: aim earlier.
-            length = length.min(clock.elapsed()).mul_f64(0.9);
-        }
-        child.kill().unwrap();
-        killed += usize::from(!child.wait().unwrap().success());
-        // Whatever moment it was, the same command with --resume ends the run, and so does the folder alone where one was begun.
-        let finished = out.join("privacy.json").exists() && !out.join("state/told.json").exists();
-        let alone = i % 2 == 1 && out.join("state/told.json").exists();
-        let again = match alone {
-            true => verb(&["train", "--resume", out.to_str().unwrap()]),
-            false => run(train(&data, &out, &[&fixed[..], &["--resume"]].concat())),
-        };
-        if finished && out.join("transcript.json").exists() {
-            says(&again, "finished");
-        } else {
-            ok(again);
-        }
-        resumed_alone += usize::from(alone);
-        for name in ["model.safetensors", "transcript.json", "log.jsonl", "privacy.json"] {
-            assert!(read(&out, name) == read(&whole, name), "{name} after kill {i}");
-        }
-        assert_eq!(names(&out), names(&whole), "no temporary file stays");
-        std::fs::remove_dir_all(&out).unwrap();
-        if killed == 20 {
-            break;
-        }
-    }
-    assert!(resumed_alone > 2, "{resumed_alone} runs were resumed by their folder alone");
-}
-
-/// The files of a folder.
-fn names(dir: &Path) -> Vec<String> {
-    let mut found: Vec<String> =
-        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    found.sort();
-    found
+    resume_to_the_same_files(dir.path(), 20, |out, more| train(&data, out, &[&fixed[..], more].concat()));
 }
 
 /// Start, and stop by `signal` after `lines` lines of the log. The run must not be over by then: it has a step to go in any case.

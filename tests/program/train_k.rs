@@ -1,11 +1,10 @@
 //! `ferret train --method ferret-k`, `replay`, `verify` and `audit` as their users run them, killed runs included.
 
-use crate::common::Random;
+use crate::io_support::kills::resume_to_the_same_files;
 use crate::io_support::{TINY, ok, records, says, verb};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::Command;
 
 fn train(method: &str, data: &Path, out: &Path, extra: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
@@ -109,46 +108,10 @@ fn a_budget_finds_the_noise_and_idle_steps_spend_none_of_it() {
 #[test]
 fn killed_at_any_moment_a_run_resumes_to_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
-    let (data, whole) = (records(dir.path(), "records.jsonl", 3, 3), dir.path().join("whole"));
+    let data = records(dir.path(), "records.jsonl", 3, 3);
     let fixed =
         ["--noise-multiplier", "1", "--insecure-seed", "1", "--checkpoint-every", "1", "--bits-per-step", "128"];
-    let clock = Instant::now();
-    ok(train("ferret-k", &data, &whole, &fixed).output().unwrap());
-    let mut length = clock.elapsed();
-    let mut random = Random::new(std::process::id().into());
-    let mut killed = 0;
-    for i in 0.. {
-        assert!(i < 200, "only {killed} of {i} runs were cut short");
-        let out = dir.path().join(format!("killed-{i}"));
-        let clock = Instant::now();
-        let mut child =
-            train("ferret-k", &data, &out, &fixed).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(length.mul_f64((random.signed() + 1.0) / 2.0));
-        if child.try_wait().unwrap().is_some() {
-            length = length.min(clock.elapsed()).mul_f64(0.9);
-        }
-        child.kill().unwrap();
-        killed += usize::from(!child.wait().unwrap().success());
-        let finished = out.join("privacy.json").exists() && !out.join("state/told.json").exists();
-        let again = match i % 2 == 1 && out.join("state/told.json").exists() {
-            true => verb(&["train", "--resume", out.to_str().unwrap()]),
-            false => train("ferret-k", &data, &out, &[&fixed[..], &["--resume"]].concat()).output().unwrap(),
-        };
-        if finished && out.join("transcript.json").exists() {
-            says(&again, "finished");
-        } else {
-            ok(again);
-        }
-        for name in ["model.safetensors", "transcript.json", "log.jsonl", "privacy.json"] {
-            let read = |dir: &Path| std::fs::read(dir.join(name)).unwrap();
-            assert!(read(&out) == read(&whole), "{name} after kill {i}");
-        }
-        assert!(!out.join("state").exists());
-        std::fs::remove_dir_all(&out).unwrap();
-        if killed == 10 {
-            break;
-        }
-    }
+    resume_to_the_same_files(dir.path(), 10, |out, more| train("ferret-k", &data, out, &[&fixed[..], more].concat()));
 }
 
 #[test]

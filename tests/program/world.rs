@@ -1,6 +1,6 @@
 //! The embedded world: corpus, tokenizer, model.
 
-use crate::io_support::{assert_refused, ferret, stderr};
+use crate::io_support::{assert_refused, ferret, ok};
 use ferret::backend::Cpu;
 use ferret::data::synthetic::{self, Public, Split};
 use ferret::data::{self, Example, LoadOptions, text};
@@ -8,7 +8,6 @@ use ferret::eval;
 use ferret::model::checkpoint::{self, Checkpoint};
 use ferret::model::tokenizer::Tokenizer;
 use ferret::model::{Decoder, embedded};
-use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::path::Path;
@@ -135,16 +134,11 @@ fn it_can_be_saved_like_any_other() {
     assert_eq!(theirs.encode("The password is old.").unwrap(), tokenizer.encode("The password is old.").unwrap());
 }
 
-fn json(output: std::process::Output) -> Value {
-    assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
-
 #[test]
 fn the_program_writes_the_corpus_it_embeds() {
     let dir = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| ferret(dir.path()).args(args).output().unwrap();
-    let made = json(run(&["world", "--out", "w", "--records", "40", "--shadows", "2", "--paragraphs", "8", "--json"]));
+    let made = ok(run(&["world", "--out", "w", "--records", "40", "--shadows", "2", "--paragraphs", "8", "--json"]));
     assert_eq!(made["splits"].as_array().unwrap().len(), 5);
     let mut files: Vec<_> = std::fs::read_dir(dir.path().join("w"))
         .unwrap()
@@ -154,7 +148,7 @@ fn the_program_writes_the_corpus_it_embeds() {
     let private = ["shadow-0", "shadow-1", "test", "train", "tuning"].map(|s| format!("private-{s}.jsonl"));
     assert_eq!(files[..5], private);
     assert_eq!(files[5..], ["public-test.txt", "public-train.txt"]);
-    let eval = |data: &str| json(run(&["eval", "--model", "embedded", "--data", data, "--json"]));
+    let eval = |data: &str| ok(run(&["eval", "--model", "embedded", "--data", data, "--json"]));
     assert_eq!(eval("w/private-shadow-1.jsonl"), eval("embedded:shadow-1:40"));
     assert_eq!(eval("w/private-test.jsonl")["records"], 40);
     assert_refused("again", &run(&["world", "--out", "w"]), &["w", "not empty"]);
@@ -204,7 +198,7 @@ fn training_without_privacy_learns_and_leaks() {
         "0.003",
         "--json",
     ];
-    let out = json(ferret(dir.path()).args(trial).output().unwrap());
+    let out = ok(ferret(dir.path()).args(trial).output().unwrap());
     let at = |epoch: usize, key: &str| out["epochs"][epoch][key].as_f64().unwrap();
     assert!((at(0, "auc") - 0.5).abs() < 0.2, "{out}");
     assert!(at(12, "test_perplexity") < 0.5 * at(0, "test_perplexity"), "{out}");

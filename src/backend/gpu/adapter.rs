@@ -142,7 +142,7 @@ fn choose(infos: Vec<AdapterInfo>, wanted: Option<&str>) -> Option<AdapterInfo> 
 }
 
 /// An open device.
-pub(super) struct Opened {
+pub(super) struct OpenDevice {
     pub(super) info: AdapterInfo,
     pub(super) device: wgpu::Device,
     pub(super) queue: wgpu::Queue,
@@ -151,7 +151,7 @@ pub(super) struct Opened {
 }
 
 /// Open the adapter that `selector`, or else the environment, names; else the first.
-pub(super) fn open(selector: Option<&str>) -> Result<Opened> {
+pub(super) fn open(selector: Option<&str>) -> Result<OpenDevice> {
     let selector = selector.map(str::to_owned).or_else(from_environment);
     let adapters = enumerate();
     let infos: Vec<AdapterInfo> = adapters.iter().enumerate().map(|(i, a)| AdapterInfo::new(i, a)).collect();
@@ -167,7 +167,7 @@ pub(super) fn open(selector: Option<&str>) -> Result<Opened> {
         Error::Device(format!("{} could not be opened: {e}; choose another adapter or `device` cpu", info.name))
     })?;
     let fault = Fault::watch(&device, &info);
-    Ok(Opened { info, device, queue, limits, fault })
+    Ok(OpenDevice { info, device, queue, limits, fault })
 }
 
 #[cfg(test)]

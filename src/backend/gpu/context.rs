@@ -1,6 +1,6 @@
 //! An open device with its pool, its pipelines and the commands recorded so far.
 
-use super::adapter::{AdapterInfo, Opened};
+use super::adapter::{AdapterInfo, OpenDevice};
 use super::fault::Fault;
 use super::kernels::{self, Kernel};
 use super::params::Params;
@@ -59,8 +59,8 @@ pub(super) struct Context {
 
 impl Context {
     /// A context on an open device that binds at most `binding` bytes at once.
-    pub(super) fn new(opened: Opened, binding: Option<u64>) -> Self {
-        let Opened { info, device, queue, limits, fault } = opened;
+    pub(super) fn new(opened: OpenDevice, binding: Option<u64>) -> Self {
+        let OpenDevice { info, device, queue, limits, fault } = opened;
         let largest = limits.max_storage_buffer_binding_size & !255;
         let alignment = limits.min_storage_buffer_offset_alignment.max(16) as u64;
         Self {

@@ -1,43 +1,92 @@
 //! The norms: layer and root mean square.
 
 use super::context::{Arg, Context};
-use super::kernels;
-use super::params;
+use super::kernels::{self, Kernel};
+use super::params::{self, Params};
 use super::rows::LANES;
-use super::tensor::Tensor;
+use super::tensor::{Tensor, Window};
 use crate::ops::rms_norm::groups;
 use std::ops::Range;
 
-fn work(rows: &Range<usize>, x: &Tensor, each: f64) -> f64 {
-    each * (rows.len() * x.cols) as f64
+/// Rows of a norm's input, with its gain and their statistics: what all its shaders are given.
+struct Block<'a> {
+    rows: Range<usize>,
+    cols: usize,
+    /// Columns that the gain has: all of them, or those of a group.
+    width: usize,
+    x: Window<'a>,
+    gain: Window<'a>,
+    stats: Window<'a>,
 }
 
-/// What all three of the layer norm's shaders are told.
-fn layer_params(rows: &Range<usize>, x: &Tensor, gain: &Tensor, stats: &Tensor) -> params::Norm {
-    let from = x.window(rows.clone());
-    params::Norm {
-        rows: rows.len() as u32,
-        cols: x.cols as u32,
-        line: from.line / 4,
-        start_x: from.start,
-        start_stats: stats.window(rows.clone()).start,
-        start_gain: gain.whole().start,
-        ..Default::default()
+fn blocks<'a>(
+    c: &Context,
+    x: &'a Tensor,
+    gain: &'a Tensor,
+    stats: &'a Tensor,
+) -> impl Iterator<Item = Block<'a>> + use<'a> {
+    c.blocks(0..x.rows, &[x.cols]).into_iter().map(|rows| Block {
+        cols: x.cols,
+        width: gain.cols,
+        x: x.window(rows.clone()),
+        gain: gain.whole(),
+        stats: stats.window(rows.clone()),
+        rows,
+    })
+}
+
+impl Block<'_> {
+    /// The same rows of another tensor.
+    fn of<'t>(&self, tensor: &'t Tensor) -> Window<'t> {
+        tensor.window(self.rows.clone())
+    }
+
+    /// What all three of the layer norm's shaders are told.
+    fn layer(&self) -> params::Norm {
+        params::Norm {
+            rows: self.rows.len() as u32,
+            cols: self.cols as u32,
+            line: self.x.line / 4,
+            start_x: self.x.start,
+            start_stats: self.stats.start,
+            start_gain: self.gain.start,
+            ..Default::default()
+        }
+    }
+
+    /// What all three of the root mean square norm's shaders are told.
+    fn rms(&self) -> params::RmsNorm {
+        params::RmsNorm {
+            rows: self.rows.len() as u32,
+            groups: groups(self.cols, self.width) as u32,
+            width: self.width as u32,
+            line: self.x.line,
+            x_start: self.x.start,
+            gain_start: self.gain.start,
+            stats_start: self.stats.start,
+            stats_line: self.stats.line,
+            ..Default::default()
+        }
+    }
+
+    /// A workgroup for every group of every row, and so many operations a number.
+    fn run(&self, c: &Context, kernel: &'static Kernel, args: &[Arg], params: &impl Params, each: f64) {
+        let (rows, groups) = (self.rows.len(), groups(self.cols, self.width));
+        c.run(kernel, &[], args, params, rows * groups, each * (rows * self.cols) as f64);
     }
 }
 
+/// A tensor that may be missing.
+fn optional(tensor: Option<&Tensor>) -> Arg<'_> {
+    tensor.map_or(Arg::Nothing, |t| Arg::Rows(t.whole()))
+}
+
 pub(super) fn layer(c: &Context, x: &Tensor, (gain, bias): (&Tensor, &Tensor), eps: f64, y: &Tensor, stats: &Tensor) {
-    for rows in c.blocks(0..x.rows, &[x.cols]) {
-        let (bias, to) = (bias.whole(), y.window(rows.clone()));
-        let params = params::Norm {
-            eps: eps as f32,
-            start_bias: bias.start,
-            start_y: to.start,
-            ..layer_params(&rows, x, gain, stats)
-        };
-        let (from, stats) = (x.window(rows.clone()), stats.window(rows.clone()));
-        let args = [Arg::Rows(from), Arg::Rows(gain.whole()), Arg::Rows(bias), Arg::Rows(to), Arg::Rows(stats)];
-        c.run(&kernels::NORM, &[], &args, &params, rows.len(), work(&rows, x, 8.0));
+    for block in blocks(c, x, gain, stats) {
+        let (bias, to) = (bias.whole(), block.of(y));
+        let params = params::Norm { eps: eps as f32, start_bias: bias.start, start_y: to.start, ..block.layer() };
+        let args = [block.x, block.gain, bias, to, block.stats].map(Arg::Rows);
+        block.run(c, &kernels::NORM, &args, &params, 8.0);
     }
 }
 
@@ -50,17 +99,11 @@ pub(super) fn layer_backward(
     dgain: bool,
     dx: &Tensor,
 ) {
-    for rows in c.blocks(0..x.rows, &[x.cols]) {
-        let (grad, to) = (dy.window(rows.clone()), dx.window(rows.clone()));
-        let params = params::Norm {
-            start_y: grad.start,
-            start_dx: to.start,
-            flags: dgain as u32,
-            ..layer_params(&rows, x, gain, stats)
-        };
-        let (from, stats) = (x.window(rows.clone()), stats.window(rows.clone()));
-        let args = [Arg::Rows(from), Arg::Rows(gain.whole()), Arg::Rows(stats), Arg::Rows(grad), Arg::Rows(to)];
-        c.run(&kernels::NORM_BACKWARD, &[], &args, &params, rows.len(), work(&rows, x, 14.0));
+    for block in blocks(c, x, gain, stats) {
+        let (grad, to) = (block.of(dy), block.of(dx));
+        let params = params::Norm { start_y: grad.start, start_dx: to.start, flags: dgain as u32, ..block.layer() };
+        let args = [block.x, block.gain, block.stats, grad, to].map(Arg::Rows);
+        block.run(c, &kernels::NORM_BACKWARD, &args, &params, 14.0);
     }
 }
 
@@ -72,51 +115,26 @@ pub(super) fn layer_jvp(
     (gain_dot, bias_dot): (Option<&Tensor>, Option<&Tensor>),
     y_dot: &Tensor,
 ) {
-    for rows in c.blocks(0..x.rows, &[x.cols]) {
-        let (tangent, to) = (x_dot.window(rows.clone()), y_dot.window(rows.clone()));
+    for block in blocks(c, x, gain, stats) {
+        let (tangent, to) = (block.of(x_dot), block.of(y_dot));
         let params = params::Norm {
             start_y: to.start,
             start_dx: tangent.start,
             flags: gain_dot.is_some() as u32 | (bias_dot.is_some() as u32) << 1,
-            ..layer_params(&rows, x, gain, stats)
+            ..block.layer()
         };
-        let args = [
-            Arg::Rows(x.window(rows.clone())),
-            Arg::Rows(gain.whole()),
-            Arg::Rows(stats.window(rows.clone())),
-            Arg::Rows(tangent),
-            gain_dot.map_or(Arg::Nothing, |t| Arg::Rows(t.whole())),
-            bias_dot.map_or(Arg::Nothing, |t| Arg::Rows(t.whole())),
-            Arg::Rows(to),
-        ];
-        c.run(&kernels::NORM_JVP, &[], &args, &params, rows.len(), work(&rows, x, 14.0));
-    }
-}
-
-/// What all three of the root mean square norm's shaders are told.
-fn rms_params(rows: &Range<usize>, x: &Tensor, gain: &Tensor, stats: &Tensor) -> params::RmsNorm {
-    let (from, of) = (x.window(rows.clone()), stats.window(rows.clone()));
-    params::RmsNorm {
-        rows: rows.len() as u32,
-        groups: groups(x.cols, gain.cols) as u32,
-        width: gain.cols as u32,
-        line: from.line,
-        x_start: from.start,
-        gain_start: gain.whole().start,
-        stats_start: of.start,
-        stats_line: of.line,
-        ..Default::default()
+        let [x, gain, stats, tangent, to] = [block.x, block.gain, block.stats, tangent, to].map(Arg::Rows);
+        let args = [x, gain, stats, tangent, optional(gain_dot), optional(bias_dot), to];
+        block.run(c, &kernels::NORM_JVP, &args, &params, 14.0);
     }
 }
 
 pub(super) fn rms(c: &Context, x: &Tensor, gain: &Tensor, eps: f64, y: &Tensor, stats: &Tensor) {
-    for rows in c.blocks(0..x.rows, &[x.cols]) {
-        let to = y.window(rows.clone());
-        let params = params::RmsNorm { eps: eps as f32, y_start: to.start, ..rms_params(&rows, x, gain, stats) };
-        let stats = stats.window(rows.clone());
-        let args = [Arg::Rows(x.window(rows.clone())), Arg::Rows(gain.whole()), Arg::Rows(to), Arg::Rows(stats)];
-        let groups = rows.len() * params.groups as usize;
-        c.run(&kernels::RMS_NORM, &[], &args, &params, groups, work(&rows, x, 5.0));
+    for block in blocks(c, x, gain, stats) {
+        let to = block.of(y);
+        let params = params::RmsNorm { eps: eps as f32, y_start: to.start, ..block.rms() };
+        let args = [block.x, block.gain, to, block.stats].map(Arg::Rows);
+        block.run(c, &kernels::RMS_NORM, &args, &params, 5.0);
     }
 }
 
@@ -129,18 +147,11 @@ pub(super) fn rms_backward(
     dgain: bool,
     dx: &Tensor,
 ) {
-    for rows in c.blocks(0..x.rows, &[x.cols]) {
-        let (grad, to) = (dy.window(rows.clone()), dx.window(rows.clone()));
-        let params = params::RmsNorm {
-            y_start: grad.start,
-            dx_start: to.start,
-            flag: dgain as u32,
-            ..rms_params(&rows, x, gain, stats)
-        };
-        let (from, stats) = (x.window(rows.clone()), stats.window(rows.clone()));
-        let args = [Arg::Rows(from), Arg::Rows(gain.whole()), Arg::Rows(stats), Arg::Rows(grad), Arg::Rows(to)];
-        let groups = rows.len() * params.groups as usize;
-        c.run(&kernels::RMS_NORM_BACKWARD, &[], &args, &params, groups, work(&rows, x, 10.0));
+    for block in blocks(c, x, gain, stats) {
+        let (grad, to) = (block.of(dy), block.of(dx));
+        let params = params::RmsNorm { y_start: grad.start, dx_start: to.start, flag: dgain as u32, ..block.rms() };
+        let args = [block.x, block.gain, block.stats, grad, to].map(Arg::Rows);
+        block.run(c, &kernels::RMS_NORM_BACKWARD, &args, &params, 10.0);
     }
 }
 
@@ -152,25 +163,18 @@ pub(super) fn rms_jvp(
     gain_dot: Option<&Tensor>,
     y_dot: &Tensor,
 ) {
-    for rows in c.blocks(0..x.rows, &[x.cols]) {
-        let (tangent, to) = (x_dot.window(rows.clone()), y_dot.window(rows.clone()));
+    for block in blocks(c, x, gain, stats) {
+        let (tangent, to) = (block.of(x_dot), block.of(y_dot));
         let params = params::RmsNorm {
             y_start: to.start,
             dx_start: tangent.start,
             flag: gain_dot.is_some() as u32,
             gain_dot_start: gain_dot.map_or(0, |t| t.whole().start),
-            ..rms_params(&rows, x, gain, stats)
+            ..block.rms()
         };
-        let args = [
-            Arg::Rows(x.window(rows.clone())),
-            Arg::Rows(gain.whole()),
-            Arg::Rows(stats.window(rows.clone())),
-            Arg::Rows(tangent),
-            gain_dot.map_or(Arg::Nothing, |t| Arg::Rows(t.whole())),
-            Arg::Rows(to),
-        ];
-        let groups = rows.len() * params.groups as usize;
-        c.run(&kernels::RMS_NORM_JVP, &[], &args, &params, groups, work(&rows, x, 10.0));
+        let [x, gain, stats, tangent, to] = [block.x, block.gain, block.stats, tangent, to].map(Arg::Rows);
+        let args = [x, gain, stats, tangent, optional(gain_dot), to];
+        block.run(c, &kernels::RMS_NORM_JVP, &args, &params, 10.0);
     }
 }
 
@@ -189,6 +193,6 @@ pub(super) fn fold(c: &Context, x: &Tensor, y: &Tensor) {
             ..Default::default()
         };
         let threads = (rows.len() * y.cols).div_ceil(LANES);
-        c.run(&kernels::FOLD, &[], &[Arg::Rows(from), Arg::Rows(to)], &params, threads, work(&rows, x, 1.0));
+        c.run(&kernels::FOLD, &[], &[Arg::Rows(from), Arg::Rows(to)], &params, threads, (rows.len() * x.cols) as f64);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::charge::Membership;
 use super::members;
-use crate::audit::stats::Seeded;
+use crate::audit::stats::SeededRng;
 use crate::cli::common::{Compute, DataArg, width};
 use crate::cli::ranks;
 use crate::data::{self, Example, LoadOptions};
@@ -114,7 +114,7 @@ impl OwnArgs {
         let mut records = pair.records(path, ReadAs { loss: data.loss_on, unit: data.unit.unit()? })?;
         let all = records.len() as u64;
         if let Some(most) = self.audit_records.filter(|&most| most < records.len()) {
-            Seeded::new(seed).shuffle(&mut records);
+            SeededRng::new(seed).shuffle(&mut records);
             records.truncate(most);
         }
         Ok((records, all))

@@ -3,7 +3,7 @@
 use crate::cli::{flags, ranks};
 use crate::data::Example;
 use crate::error::Result;
-use crate::measure::shadow::{Changes, Known, Plan, Shadows, Store};
+use crate::measure::shadow::{Changes, Knowledge, Plan, Shadows, Store};
 use crate::measure::{Cache, Pair, ReadAs};
 use std::path::PathBuf;
 
@@ -63,7 +63,7 @@ impl ShadowArgs {
         members: &[Example],
         nonmembers: &[Example],
         read_as: ReadAs,
-        known: Known,
+        known: Knowledge,
         cache: &Cache,
     ) -> Result<Option<Plan>> {
         if self.shadows == 0 {

@@ -64,7 +64,7 @@ const MOST: u64 = 2_000_000;
 
 /// What a run would be.
 #[derive(Debug, serde::Serialize)]
-pub(super) struct Planned {
+pub(super) struct PlannedRun {
     /// Bits, or scalars.
     bits: u64,
     /// Batches they are computed on.
@@ -78,7 +78,7 @@ pub(super) struct Planned {
 }
 
 /// The run that `train` would make of the same flags; none where it is too large to be drawn here and no flag asks for it.
-pub(super) fn planned(args: &Args, method: &str, request: Request) -> Result<Option<Planned>> {
+pub(super) fn planned(args: &Args, method: &str, request: Request) -> Result<Option<PlannedRun>> {
     let given = &args.release;
     let slots =
         request.groups.saturating_mul(request.records.div_ceil(request.batch.max(1)).saturating_mul(request.epochs));
@@ -122,7 +122,7 @@ pub(super) fn planned(args: &Args, method: &str, request: Request) -> Result<Opt
         Release::Rr { flip, .. } => (Some(flip), None),
         Release::Gaussian { dither } => (None, Some(dither)),
     };
-    Ok(Some(Planned {
+    Ok(Some(PlannedRun {
         bits: fires.iter().map(|f| f.steps * u64::from(f.bits)).sum(),
         batches: fires.iter().map(|f| f.steps).sum(),
         flip,
@@ -131,7 +131,7 @@ pub(super) fn planned(args: &Args, method: &str, request: Request) -> Result<Opt
     }))
 }
 
-impl Planned {
+impl PlannedRun {
     /// As lines of text.
     pub(super) fn text(&self) -> String {
         let mut out = format!("\nAs `ferret train` would run it: {} bits on {} batches", self.bits, self.batches);

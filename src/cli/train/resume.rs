@@ -1,7 +1,7 @@
 //! Going on with a run by its folder alone.
 
 use crate::error::{Error, Result};
-use crate::method::folder::{Call, Told};
+use crate::method::folder::{Call, Terms};
 use std::ffi::OsString;
 use std::ops::Range;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn folder(arguments: &[OsString]) -> Option<(usize, usize, OsString)> {
 /// What the run in `dir` was begun with, there where it was, and then the other arguments of this call.
 fn with_those_of(dir: &OsString, arguments: &[OsString], at: Range<usize>) -> Result<Vec<OsString>> {
     let dir = std::path::absolute(dir).map_err(|e| Error::io(Path::new(dir), e))?;
-    let Some(Call { arguments: then, folder }) = Told::read(&dir)?.call else {
+    let Some(Call { arguments: then, folder }) = Terms::read(&dir)?.call else {
         let what =
             "the run there does not tell what it was begun with: give all of its arguments, with --out and --resume";
         return Err(Error::file(dir, what));

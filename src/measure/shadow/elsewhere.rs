@@ -119,7 +119,7 @@ mod tests {
     use crate::backend::Cpu;
     use crate::data::Example;
     use crate::measure::shadow::train_shadow;
-    use crate::measure::shadow::{Changes, Known};
+    use crate::measure::shadow::{Changes, Knowledge};
 
     /// What arrives is what one process would have kept.
     #[test]
@@ -132,7 +132,7 @@ mod tests {
             let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
             let open = |i: usize| if whole { Store::at(dirs[i].path()) } else { Store::light(dirs[i].path()) };
             let [one, first] = [0, 1].map(|i| open(i).unwrap());
-            let method = Method::named(name, &base.layout, Known::default(), changes, records.len()).unwrap();
+            let method = Method::named(name, &base.layout, Knowledge::default(), changes, records.len()).unwrap();
             let hash = checkpoint::tensors_sha256(&base);
             let task = || Task {
                 base: base.clone(),

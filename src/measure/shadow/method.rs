@@ -13,14 +13,14 @@ use crate::privacy::statement::{Released, Statement};
 
 /// What the audited model's folder tells about its training.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Known<'a> {
-    /// Everything.
+pub struct Knowledge<'a> {
+    /// Its record: settings, steps, hashes.
     pub record: Option<&'a Record>,
     /// Of any run, one whose other files are gone too: method, sizes, noise, but no learning rate.
     pub statement: Option<&'a Statement>,
 }
 
-impl Known<'_> {
+impl Knowledge<'_> {
     /// The method's name.
     pub fn method(&self) -> Option<&str> {
         self.record.map(Record::name).or(self.statement.map(|s| s.method.as_str()))
@@ -92,7 +92,7 @@ impl Changes {
 impl Method {
     /// The method called `name` for models of `layout`, on `records` records: settings from `changes`, else from what is `known` of a run
     /// by the same method, else the paper's (FERRET at 0.5 nats).
-    pub fn named(name: &str, layout: &Layout, known: Known, changes: Changes, records: usize) -> Result<Method> {
+    pub fn named(name: &str, layout: &Layout, known: Knowledge, changes: Changes, records: usize) -> Result<Method> {
         if let Some((method, _)) = known.own(name) {
             return changes.apply(method).sized(records);
         }
@@ -209,7 +209,7 @@ mod tests {
         let layout = Layout::new(&Preset::Tiny.config());
         let released = Released::NoisedSums { count: 40, noise_multiplier: 1.3, clip: 0.5, bits_per_update: None };
         let statement = Statement::new("dpsgd", released, Sampler::Poisson, 400, 0.05, 40);
-        let known = Known { statement: Some(&statement), ..Known::default() };
+        let known = Knowledge { statement: Some(&statement), ..Knowledge::default() };
         let Method::Dense(s) = Method::named("dpsgd", &layout, known, Changes::default(), 100).unwrap() else {
             panic!()
         };
@@ -224,7 +224,7 @@ mod tests {
             panic!()
         };
         assert_eq!((s.batch, s.epochs, s.learning_rate), (30, 1, 1e-4));
-        let none = Known::default();
+        let none = Knowledge::default();
         let error = Method::named("dpsgd", &layout, none, Changes::default(), 100).unwrap_err().to_string();
         assert!(error.contains("`shadow_noise_multiplier`"), "{error}");
         let Method::Ferret(s) = Method::named("ferret-2", &layout, none, Changes::default(), 100).unwrap() else {

@@ -8,10 +8,10 @@ mod method;
 mod plan;
 
 pub use crate::method::Method;
-pub use method::{Changes, Known};
+pub use method::{Changes, Knowledge};
 pub use plan::{Plan, Shadows};
 
-use crate::audit::stats::Seeded;
+use crate::audit::stats::SeededRng;
 use crate::backend::Backend;
 use crate::data::{Example, examples_sha256};
 use crate::error::{Error, Result};
@@ -156,7 +156,7 @@ impl Task<'_> {
 /// Which of `pool` records each of `shadows` models is trained on: pairs of models take a random half and the other half, so that with
 /// an even number every record is in exactly half of them, and every training set has the same size (to one record).
 pub fn halves(pool: usize, shadows: usize, seed: u64) -> Vec<Vec<bool>> {
-    let mut rng = Seeded::new(seed);
+    let mut rng = SeededRng::new(seed);
     let mut sets = Vec::with_capacity(shadows + 1);
     while sets.len() < shadows {
         let mut order: Vec<usize> = (0..pool).collect();
@@ -172,7 +172,7 @@ pub fn halves(pool: usize, shadows: usize, seed: u64) -> Vec<Vec<bool>> {
 
 /// Random subsets of `size` of `pool` records, one a shadow model.
 pub fn subsets(pool: usize, size: usize, shadows: usize, seed: u64) -> Vec<Vec<bool>> {
-    let mut rng = Seeded::new(seed);
+    let mut rng = SeededRng::new(seed);
     (0..shadows)
         .map(|_| {
             let mut order: Vec<usize> = (0..pool).collect();

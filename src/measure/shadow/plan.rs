@@ -1,8 +1,8 @@
 //! Which shadow models an audit compares with: who is trained on what, and what they say.
 
 use super::elsewhere::{Entry, rebuild};
-use super::{Changes, Known, Method, Shadow, Store, Task, halves, subsets, train_shadow};
-use crate::audit::stats::Seeded;
+use super::{Changes, Knowledge, Method, Shadow, Store, Task, halves, subsets, train_shadow};
+use crate::audit::stats::SeededRng;
 use crate::backend::{Backend, Device, Job};
 use crate::data::Example;
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use crate::measure::tokens::keep_log_probs;
 use crate::measure::{Cache, cached_log_probs, log_probs};
 use crate::model::{Decoder, Weights, memory};
 use crate::progress::Progress;
-use crate::ranks::pieces::{Halted, spread};
+use crate::ranks::pieces::{StopCheck, spread};
 use crate::ranks::{Ranks, broadcast, gather_numbers};
 use serde_json::{Value, json};
 use std::collections::HashSet;
@@ -65,7 +65,7 @@ impl Shadows {
         base: &Weights,
         members: &[Example],
         nonmembers: &[Example],
-        known: Known,
+        known: Knowledge,
     ) -> Result<(Plan, Option<String>)> {
         let Self { count, others, online, method, changes, seed, jobs, store } = self;
         if changes.batch == Some(0) {
@@ -85,7 +85,7 @@ impl Shadows {
                 let before = rest.len();
                 rest.retain(|e| !candidates.contains(&e.ids[..]));
                 let dropped = before - rest.len();
-                Seeded::new(seed ^ 0x706f_7075).shuffle(&mut rest);
+                SeededRng::new(seed ^ 0x706f_7075).shuffle(&mut rest);
                 population = rest.split_off(rest.len() - rest.len() / 5);
                 pool.extend(rest);
                 (dropped > 0).then(|| format!("{dropped} records for shadow models are candidates and were left out"))
@@ -185,7 +185,7 @@ impl Plan {
         let found: Vec<(usize, Entry)> = serde_json::from_slice(&told)
             .map_err(|e| Error::Rank(format!("the first rank told of no shadow models ({e})")))?;
         let fresh = found.iter().filter(|f| f.1 == Entry::Nothing { fresh: true }).count();
-        let work = |at: usize, halted: Halted| {
+        let work = |at: usize, halted: StopCheck| {
             let (shadow, found) = &found[at];
             let go_on = || match halted() {
                 true => Err(Error::Interrupted("given up".into())),

@@ -236,6 +236,26 @@ told!(Settings);
 stored!(Settings, sampling_rate);
 
 impl Settings {
+    /// A pass of Poisson batches of 50 over all weights, through AdamW at a constant rate. Sizes and rate are the caller's to fill in.
+    pub fn usual(method: Method) -> Self {
+        Self {
+            method,
+            tune: Tune::default(),
+            adapter: None,
+            records: 1,
+            batch: 50,
+            epochs: 1,
+            steps: None,
+            sampler: Sampler::Poisson,
+            micro_batch: 8,
+            route: Route::Adamw,
+            learning_rate: 1e-3,
+            schedule: Schedule::Constant,
+            weight_decay: 1e-3,
+            seed: 0,
+        }
+    }
+
     /// What `steps` steps of the run release, for accountants; none where nothing can be promised.
     pub fn event(&self, steps: u32) -> Option<Event> {
         let privacy = self.method.privacy().filter(|p| p.holds())?;

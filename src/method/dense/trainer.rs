@@ -12,9 +12,9 @@ use crate::data::Example;
 use crate::error::{Error, Result};
 use crate::grad::{Clipping, Norms, Sum};
 use crate::kernel::{Scalars, Stored};
-use crate::method::crew::{Crew, Totals};
+use crate::method::crew::Crew;
 use crate::method::list;
-use crate::method::run::{Finished, Run, Step, Task};
+use crate::method::run::{Conclusion, Run, Step, Task};
 use crate::method::tally::Private;
 use crate::method::{Opening, Sensitive};
 use crate::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
@@ -115,8 +115,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let mut sum = Sum::new(b, layout, wants);
         // What the mean is over; clipped sums are divided by the expected size, and nobody needs to know this one.
         let size = if self.clipping.is_none() { self.crew.batch_size(sample.len())? } else { 0 };
-        let mut totals = Totals::new(&self.crew);
-        totals.sample(b, (sample, records), self.settings.micro_batch, 0, |batch, seen| {
+        let private = self.crew.batch(b, (sample, records), self.settings.micro_batch, |batch, seen| {
             let means = batch.weights(Reduction::SampleSum);
             let losses = if let Some(clipping) = &self.clipping {
                 let mut norms = Norms::new(b, layout, batch.segments.len(), wants);
@@ -137,7 +136,6 @@ impl<'a, B: Backend> Trainer<'a, B> {
             }
             seen.add(b, batch, Some((&losses, &means)))
         })?;
-        let (_, private) = totals.add_up(b)?.pop().expect("one sample");
         let mut sums = ballot.unwrap_or_else(|| tensors(sum));
         self.crew.sum(b, sums.iter_mut())?;
         Ok((sums, private))
@@ -243,9 +241,7 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
         let Some(step) = self.next() else { return Ok(None) };
         let sample = self.crew.samples(&self.settings.common(), self.secret)?.draw(step, 0);
         let work = sample.zip(self.records.as_ref()).map(|(sample, records)| self.gradient(step, &sample, records));
-        // Failing is public; it depends on the machine (a lost device), and on the data only where a device runs out of memory.
-        let (gradient, private) = work.open(&Opening::release("whether the computation succeeded"))?;
-        let (gradient, private) = (Sensitive::new(gradient), Sensitive::new(private));
+        let (gradient, private) = work.or_failed()?.unzip();
         let (update, scale, private) = match self.settings.method.privacy().cloned() {
             Some(privacy) => {
                 let (update, scale) = self.release_noised(step, &privacy, gradient)?;
@@ -294,9 +290,9 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
         state::save(root, *next, layout, tuned, &weights, &moments, residue.transpose()?.as_deref())
     }
 
-    fn finish(self: Box<Self>) -> Result<Finished<B>> {
+    fn finish(self: Box<Self>) -> Result<Conclusion<B>> {
         let (weights, record, backend) = self.conclude()?;
-        Ok(Finished { weights, record: list::Record::Dense(record), backend })
+        Ok(Conclusion { weights, record: list::Record::Dense(record), backend })
     }
 }
 

@@ -18,7 +18,7 @@ pub mod transcript;
 
 pub use cuts::Cuts;
 pub use noise::Noise;
-pub use plan::{Plan, Released};
+pub use plan::{Message, Plan};
 pub use replay::{Replayer, replay};
 pub use settings::{BatchPer, Engine, MaskKind, Payload, Release, Settings};
 pub use trainer::{Trainer, sign_or_coin};

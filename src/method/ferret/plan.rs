@@ -10,7 +10,7 @@ use crate::rng::DirectionStream;
 
 /// What a fired group sends.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Released {
+pub enum Message {
     /// +1 or -1.
     Bit(i8),
     /// A noisy scalar, C included.
@@ -21,8 +21,8 @@ pub enum Released {
 #[derive(Clone, Debug)]
 pub struct Plan {
     settings: Settings,
-    /// The parameters that may change, in order.
-    tuned: Vec<ParamId>,
+    /// The parameters that may change, in order: those of all groups.
+    pub(super) tuned: Vec<ParamId>,
     members: Vec<Vec<ParamId>>,
     /// Number of scalars of every group.
     dims: Vec<usize>,
@@ -43,19 +43,9 @@ impl Plan {
         &self.settings
     }
 
-    /// The parameters that may change, in order: those of all groups.
-    pub fn tuned(&self) -> &[ParamId] {
-        &self.tuned
-    }
-
     /// Number of groups G.
     pub fn groups(&self) -> usize {
         self.members.len()
-    }
-
-    /// The fires (step, group) of the first `stop` steps, in order.
-    pub fn fires(&self, stop: u32) -> Vec<(u32, u32)> {
-        self.settings.fires(stop)
     }
 
     /// The parameters of `group`, in the order in which its direction runs over them.
@@ -70,18 +60,18 @@ impl Plan {
     }
 
     /// The factor of the direction that `released` stands for. Refuses what is outside the alphabet.
-    pub fn scale(&self, released: Released) -> Result<f32> {
+    pub fn scale(&self, released: Message) -> Result<f32> {
         let c = self.settings.clip;
         match (released, self.settings.release) {
-            (Released::Bit(b @ (1 | -1)), Release::Bit) => Ok((f64::from(b) * c) as f32),
-            (Released::Bit(b @ (1 | -1)), Release::Rr { flip, unbiased }) => {
+            (Message::Bit(b @ (1 | -1)), Release::Bit) => Ok((f64::from(b) * c) as f32),
+            (Message::Bit(b @ (1 | -1)), Release::Rr { flip, unbiased }) => {
                 Ok((if unbiased { f64::from(b) * c / (1.0 - 2.0 * flip) } else { f64::from(b) * c }) as f32)
             }
-            (Released::Scalar(x), Release::Gaussian { .. }) if x.is_finite() => Ok(x),
+            (Message::Scalar(x), Release::Gaussian { .. }) if x.is_finite() => Ok(x),
             (released, release) => {
                 let found = match released {
-                    Released::Bit(bit) => format!("the number {bit} where a sign belongs"),
-                    Released::Scalar(x) => format!("the scalar {x}"),
+                    Message::Bit(bit) => format!("the number {bit} where a sign belongs"),
+                    Message::Scalar(x) => format!("the scalar {x}"),
                 };
                 let expected = match release {
                     Release::Bit => "a bit, +1 or -1",

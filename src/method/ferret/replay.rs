@@ -1,65 +1,46 @@
-//! From releases to weights: the one way, for training and for replay, wherever the weights lie.
+//! What a fire's release does to the weights, and the run that follows from its transcript.
 
-use super::plan::{Plan, Released};
+use super::plan::{Message, Plan};
 use super::settings::{Payload, Settings};
 use super::transcript::{Releases, Transcript};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::kernel::Scalars;
+use crate::method::replayer::{self, Replayable, follow};
 use crate::method::{Record, rebuild};
 use crate::model::checkpoint::Checkpoint;
-use crate::model::{Layout, Weights};
+use crate::model::{Layout, ParamId, Weights};
 use crate::optim::{Gradient, Updates};
 use crate::rng::DirectionStream;
 use std::path::Path;
 
 impl Releases {
     /// What fire `i` of the run sent.
-    pub(super) fn get(&self, i: usize) -> Released {
+    pub(super) fn get(&self, i: usize) -> Message {
         match self {
-            Releases::Bits(bits) => Released::Bit(bits[i]),
-            Releases::Scalars(scalars) => Released::Scalar(scalars[i]),
+            Releases::Bits(bits) => Message::Bit(bits[i]),
+            Releases::Scalars(scalars) => Message::Scalar(scalars[i]),
         }
     }
 }
 
-/// Applies releases, step by step, to weights in the memory of `B`, which come in layout order.
-///
-/// Steps without a fire need no call. With AdamW and silent groups that run on with a zero gradient they still move weights:
-/// [`Replayer::catch_up`] makes up for them before someone reads the weights; a tensor that gets a gradient is brought up by itself.
-pub struct Replayer<B: Backend> {
-    plan: Plan,
-    updates: Updates<B>,
-    /// Every step below this is over.
-    next: u32,
-}
+/// Applies FERRET's releases.
+pub type Replayer<B> = replayer::Replayer<Plan, B>;
 
 impl<B: Backend> Replayer<B> {
-    /// At the beginning of a run on weights of this layout.
-    pub fn new(layout: &Layout, settings: &Settings) -> Result<Self> {
-        let plan = Plan::new(layout, settings)?;
-        let updates = settings.common().updates(layout.len(), settings.silent);
-        Ok(Self { plan, updates, next: 0 })
-    }
-
-    /// What it follows.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
     /// Apply the releases of `step`, groups in rising order, along the plan's `directions` of these groups. Nothing is applied when one
     /// of them is outside the alphabet.
     pub fn step(
         &mut self,
         b: &B,
         step: u32,
-        releases: &[(u32, Released)],
+        releases: &[(u32, Message)],
         directions: &[DirectionStream],
         weights: &mut [B::Weight],
     ) -> Result<()> {
         self.begin(step, releases.iter().map(|r| r.0))?;
         let scales = releases.iter().map(|r| self.plan.scale(r.1)).collect::<Result<Vec<_>>>()?;
-        self.next = step + 1;
+        self.pass(step);
         for ((&(group, _), scale), direction) in releases.iter().zip(scales).zip(directions) {
             let mut offset = 0;
             for &id in self.plan.members(group) {
@@ -81,7 +62,7 @@ impl<B: Backend> Replayer<B> {
         weights: &mut [B::Weight],
     ) -> Result<()> {
         self.begin(step, gradients.iter().map(|g| g.0))?;
-        self.next = step + 1;
+        self.pass(step);
         for (group, gradient) in gradients {
             for (&id, tensor) in self.plan.members(*group).iter().zip(gradient) {
                 self.updates.step(b, step, id, &mut weights[id.0], Gradient::Dense { tensor, scale: 1.0 });
@@ -96,24 +77,33 @@ impl<B: Backend> Replayer<B> {
         if !sorted || groups.last().is_some_and(|g| g as usize >= self.plan.groups()) {
             return Err(Error::usage(format!("the releases of step {step} are not one a group in rising order")));
         }
-        let steps = self.plan.settings().steps();
-        if step < self.next || step >= steps {
-            return Err(Error::usage(format!("step {step} is not among {}..{steps}", self.next)));
-        }
-        Ok(())
+        self.is_ahead(step)
+    }
+}
+
+impl Replayable for Plan {
+    type Settings = Settings;
+    type Fire = (u32, u32);
+    type Releases = Releases;
+
+    fn of(layout: &Layout, settings: &Settings) -> Result<Self> {
+        Self::new(layout, settings)
     }
 
-    /// Bring all tuned weights to where they stand before `step`, or at the run's end. Frozen ones do not even decay.
-    pub fn catch_up(&mut self, b: &B, step: u32, weights: &mut [B::Weight]) {
-        let step = step.min(self.plan.settings().steps());
-        for &id in self.plan.tuned() {
-            self.updates.catch_up(b, step, id, &mut weights[id.0]);
-        }
+    fn steps(&self) -> u32 {
+        self.settings().steps()
     }
 
-    /// Apply recorded releases to their fires; `progress` hears of each step before it is made. For replay, and for resuming a run.
-    pub fn apply(
-        &mut self,
+    fn tuned(&self) -> impl Iterator<Item = ParamId> + '_ {
+        self.tuned.iter().copied()
+    }
+
+    fn updates<B: Backend>(&self, tensors: usize) -> Updates<B> {
+        self.settings().common().updates(tensors, self.settings().silent)
+    }
+
+    fn apply<B: Backend>(
+        replayer: &mut Replayer<B>,
         b: &B,
         fires: &[(u32, u32)],
         releases: &Releases,
@@ -127,31 +117,13 @@ impl<B: Backend> Replayer<B> {
         for fired in fires.chunk_by(|a, b| a.0 == b.0) {
             let step = fired[0].0;
             let now: Vec<_> = fired.iter().enumerate().map(|(j, f)| (f.1, releases.get(done + j))).collect();
-            let directions: Vec<_> = fired.iter().map(|f| self.plan.direction(step, f.1)).collect();
+            let directions: Vec<_> = fired.iter().map(|f| replayer.plan().direction(step, f.1)).collect();
             progress(step);
-            self.step(b, step, &now, &directions, weights)?;
+            replayer.step(b, step, &now, &directions, weights)?;
             done += fired.len();
         }
         Ok(())
     }
-}
-
-/// The weights that these releases lead to after `stop` steps, on the CPU. There is one copy of them in memory at any time, and what no release
-/// touches stays as it is stored.
-pub(super) fn follow<T: Scalars>(
-    weights: Weights<T>,
-    settings: &Settings,
-    fires: &[(u32, u32)],
-    releases: &Releases,
-    stop: u32,
-    progress: impl FnMut(u32),
-) -> Result<Weights<T>> {
-    let mut replayer = Replayer::new(&weights.layout, settings)?;
-    rebuild::on_host(weights, |b, params| {
-        replayer.apply(b, fires, releases, params, progress)?;
-        replayer.catch_up(b, stop, params);
-        Ok(())
-    })
 }
 
 /// The tuned weights of a finished run, from its base model and its transcript: no data, no matrix product, the same bytes on every
@@ -165,7 +137,7 @@ pub fn replay<T: Scalars>(base: Weights<T>, transcript: &Transcript, progress: i
     }
     let Transcript { settings, releases, steps_run, .. } = transcript;
     rebuild::checked(base, transcript, (settings.adapter.as_ref(), settings.seed), |base| {
-        follow(base, settings, &transcript.fires(), releases, *steps_run, progress)
+        follow::<Plan, _>(base, settings, &transcript.fires(), releases, *steps_run, progress)
     })
 }
 

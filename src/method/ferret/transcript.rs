@@ -24,13 +24,11 @@
 use super::settings::{Payload, Release, Settings};
 use crate::error::{Error, Result};
 use crate::hash::sha256;
-use crate::method::transcript::{self, head};
+pub use crate::method::transcript::FILE;
+use crate::method::transcript::{self, changed, check_signs, checksum, contradiction};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
-
-/// The file's name in a trained checkpoint's folder.
-pub const FILE: &str = "transcript.json";
 
 pub(in crate::method) const FORMAT: &str = "ferret transcript";
 const VERSION: u32 = 2;
@@ -45,7 +43,7 @@ pub enum Releases {
 }
 
 impl Releases {
-    /// How many.
+    /// Numbers released: one a fire.
     pub fn len(&self) -> usize {
         match self {
             Releases::Bits(b) => b.len(),
@@ -87,9 +85,8 @@ impl File {
 
     /// Whether the checksum fits: that of the fields `read`, as they stand in the text, so that a field which this program writes and
     /// an earlier one did not know changes nothing; or that of the fields as this program writes them.
-    fn is_whole(&self, mut read: Value) -> bool {
-        read["checksum"] = "".into();
-        [sha256(read.to_string()), self.checksum()].contains(&self.checksum)
+    fn is_whole(&self, read: Value) -> bool {
+        [checksum(read), self.checksum()].contains(&self.checksum)
     }
 }
 
@@ -111,17 +108,9 @@ impl Transcript {
     /// Whether the parts agree: settings with each other, releases with the fires that the seed draws.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::usage(what));
-        self.check_hashes()?;
-        self.settings.check()?;
-        if self.steps_run > self.settings.steps() {
-            return refuse(format!("{} steps were run of {} planned", self.steps_run, self.settings.steps()));
-        }
+        self.check_run(Settings::check, Settings::steps)?;
         match (&self.releases, self.settings.release) {
-            (Releases::Bits(bits), Release::Bit | Release::Rr { .. }) => {
-                if let Some(b) = bits.iter().find(|b| ![1, -1].contains(*b)) {
-                    return refuse(format!("{b} was released, expected +1 or -1 and nothing else"));
-                }
-            }
+            (Releases::Bits(bits), Release::Bit | Release::Rr { .. }) => check_signs(bits)?,
             (Releases::Scalars(scalars), Release::Gaussian { .. }) => {
                 let clip = self.settings.clip;
                 if let Some(x) = scalars.iter().find(|&&x| !(x.is_finite() && on_grid(f64::from(x) / clip, clip) == x))
@@ -186,9 +175,7 @@ impl Transcript {
     /// Read [`Transcript::to_json`]'s text. `path` is for messages.
     pub fn from_json(text: &str, path: &Path) -> Result<Self> {
         let refuse = |what: String| Err(Error::file(path, what));
-        let head = head(text, path, FORMAT, VERSION)?;
-        let file: File =
-            serde_json::from_str(text).map_err(|e| Error::file(path, format!("is no valid transcript: {e}")))?;
+        let (head, file): (Value, File) = transcript::read(text, path, FORMAT, VERSION)?;
         // What a reader of the file sees is what is replayed: 1e-310 would be 0 in single precision.
         let written = head["scalars"].as_array().into_iter().flatten();
         let number = |x: &f32| serde_json::to_string(x).ok().and_then(|text| text.parse::<f64>().ok());
@@ -217,12 +204,12 @@ impl Transcript {
             steps_run: file.steps_run,
             releases,
         };
-        transcript.check().map_err(|e| Error::file(path, format!("contradicts itself: {e}")))?;
+        transcript.check().map_err(|e| contradiction(path, e))?;
         if let Err(made) = transcript.fires_are(file.fires) {
-            return refuse(format!("contradicts itself: fires is {}, seed and settings make {made}", file.fires));
+            return Err(contradiction(path, format!("fires is {}, seed and settings make {made}", file.fires)));
         }
         if !file.is_whole(head) {
-            return refuse("was changed after it was written: the checksum does not fit its content".into());
+            return Err(changed(path));
         }
         Ok(transcript)
     }

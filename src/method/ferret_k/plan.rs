@@ -12,7 +12,7 @@ use crate::rng::StepSketch;
 pub struct Plan {
     settings: Settings,
     /// Rows and columns of every tensor; 0 x 0 where it is not tuned, and so has no bucket.
-    shapes: Vec<(usize, usize)>,
+    pub(super) shapes: Vec<(usize, usize)>,
     scale: f32,
 }
 
@@ -42,11 +42,6 @@ impl Plan {
     /// Whether `p` has buckets.
     pub fn tunes(&self, p: ParamId) -> bool {
         self.shapes[p.0].0 > 0
-    }
-
-    /// The tensors that have.
-    pub fn tuned(&self) -> impl Iterator<Item = ParamId> + '_ {
-        (0..self.shapes.len()).map(ParamId).filter(|&p| self.tunes(p))
     }
 
     /// U at `step`.

@@ -21,9 +21,8 @@
 use super::packed::{pack_numbers, pack_signs, unpack_numbers, unpack_signs};
 use super::settings::{Release, Settings};
 use crate::error::{Error, Result};
-use crate::hash::sha256;
 use crate::method::ferret::transcript::GRID;
-use crate::method::transcript::{self, head};
+use crate::method::transcript::{self, changed, check_signs, checksum, contradiction};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::Path;
@@ -49,7 +48,7 @@ impl Releases {
         }
     }
 
-    /// How many.
+    /// Numbers released: k a computed step.
     pub fn len(&self) -> usize {
         match self {
             Self::Signs(s) => s.len(),
@@ -105,12 +104,6 @@ struct File {
     checksum: String,
 }
 
-/// SHA-256 of an object as it stands, with an empty checksum.
-fn checksum(mut object: Value) -> String {
-    object["checksum"] = "".into();
-    sha256(object.to_string())
-}
-
 impl Transcript {
     /// The steps of the run that computed something, in order.
     pub fn fires(&self) -> Vec<u32> {
@@ -120,17 +113,9 @@ impl Transcript {
     /// Whether the parts agree: settings with each other, releases with the steps that the seed draws.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::usage(what));
-        self.check_hashes()?;
-        self.settings.check()?;
-        if self.steps_run > self.settings.steps() {
-            return refuse(format!("{} steps were run of {} planned", self.steps_run, self.settings.steps()));
-        }
+        self.check_run(Settings::check, Settings::steps)?;
         match (&self.releases, self.settings.release) {
-            (Releases::Signs(signs), Release::Sign) => {
-                if let Some(s) = signs.iter().find(|s| ![1, -1].contains(*s)) {
-                    return refuse(format!("{s} was released, expected +1 or -1 and nothing else"));
-                }
-            }
+            (Releases::Signs(signs), Release::Sign) => check_signs(signs)?,
             (Releases::Scalars(_), Release::Scalar) => {}
             (Releases::Signs(_), _) => return refuse("signs were released where settings say scalars".into()),
             (Releases::Scalars(_), _) => return refuse("scalars were released where settings say signs".into()),
@@ -172,11 +157,8 @@ impl Transcript {
     /// Read [`Transcript::to_json`]'s text. `path` is for messages.
     pub fn from_json(text: &str, path: &Path) -> Result<Self> {
         let refuse = |what: String| Err(Error::file(path, what));
-        let head = head(text, path, FORMAT, VERSION)?;
-        let file: File =
-            serde_json::from_str(text).map_err(|e| Error::file(path, format!("is no valid transcript: {e}")))?;
-        let contradicts = |e: String| Error::file(path, format!("contradicts itself: {e}"));
-        file.settings.check().map_err(|e| contradicts(e.to_string()))?;
+        let (head, file): (Value, File) = transcript::read(text, path, FORMAT, VERSION)?;
+        file.settings.check().map_err(|e| contradiction(path, e))?;
         let count = file.fires.saturating_mul(file.settings.bits_per_step.into());
         let broken = |name: &'static str| move |e: String| Error::file(path, format!("{name}: {e}"));
         let releases = match (file.settings.release, &file.signs, &file.scalars) {
@@ -196,9 +178,9 @@ impl Transcript {
             steps_run: file.steps_run,
             releases,
         };
-        transcript.check().map_err(|e| contradicts(e.to_string()))?;
+        transcript.check().map_err(|e| contradiction(path, e))?;
         if file.checksum != checksum(head) {
-            return refuse("was changed after it was written: the checksum does not fit its content".into());
+            return Err(changed(path));
         }
         Ok(transcript)
     }

@@ -3,7 +3,7 @@
 //! One rank writes, the first: the others have no folder, and need not see its disk. The key is drawn, or read, by the first rank and sent to the others, which keep it in
 //! memory alone.
 
-use super::super::folder::{Folder, Told};
+use super::super::folder::{Folder, Terms};
 use super::super::state;
 use super::Request;
 use crate::data::examples_sha256;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 
 /// Refuse to begin where the ranks were told different things.
-pub(super) fn told_the_same(request: &Request, told: &Told) -> Result<()> {
+pub(super) fn told_the_same(request: &Request, told: &Terms) -> Result<()> {
     let held_out = request.held_out.as_ref().map(|d| examples_sha256(&d.examples));
     let mut facts: Vec<Fact> = vec![
         ("base model, by its SHA-256,", told.base_sha256.clone()),
@@ -40,7 +40,7 @@ pub(super) fn told_the_same(request: &Request, told: &Told) -> Result<()> {
 }
 
 /// The settings of the method. A few that are easily mistaken have their names, the rest goes as a whole.
-fn settings(told: &Told) -> Vec<Fact> {
+fn settings(told: &Terms) -> Vec<Fact> {
     let object = serde_json::to_value(&told.method).unwrap_or_default();
     let own = object.as_object().and_then(|of| of.values().next()).cloned().unwrap_or_default();
     let of = |key: &str| own.get(key).map_or_else(|| "by default".into(), Value::to_string);
@@ -55,7 +55,7 @@ fn settings(told: &Told) -> Vec<Fact> {
 }
 
 /// What the first rank was told, or read in the folder, on every rank.
-pub(super) fn of_the_first(ranks: &dyn Ranks, told: Told) -> Result<Told> {
+pub(super) fn of_the_first(ranks: &dyn Ranks, told: Terms) -> Result<Terms> {
     let text = serde_json::to_vec(&told).expect("strings and numbers");
     let text = broadcast(ranks, "what the folder tells", &text)?;
     if ranks.is_first() {
@@ -70,7 +70,7 @@ pub(super) fn key_and_state(
     ranks: &dyn Ranks,
     secret: Option<Secret>,
     folder: Option<&Folder>,
-) -> Result<(Option<Secret>, Saved)> {
+) -> Result<(Option<Secret>, StateFolder)> {
     let key = broadcast(ranks, "key", secret.as_ref().map(Secret::to_ranks).as_ref().map_or(&[][..], |key| key))?;
     let current = match folder.filter(|_| ranks.size() > 1) {
         Some(folder) => state::current(&folder.saved())?,
@@ -85,10 +85,10 @@ pub(super) fn key_and_state(
     };
     let bytes = broadcast(ranks, "state", &bytes)?;
     if let Some(folder) = folder {
-        return Ok((secret, Saved { path: folder.saved(), copy: false }));
+        return Ok((secret, StateFolder { path: folder.saved(), copy: false }));
     }
     let secret = if key.is_empty() { None } else { Some(Secret::from_ranks(&key)?) };
-    let copy = Saved::copy()?;
+    let copy = StateFolder::copy()?;
     let head = String::from_utf8_lossy(&head).into_owned();
     if let Some((step, file)) = head.split_once(' ') {
         let step = step.parse().map_err(|_| Error::Rank(format!("the first rank sent no state: {head}")))?;
@@ -98,12 +98,12 @@ pub(super) fn key_and_state(
 }
 
 /// Where a run's progress lies: in its folder, or copied from the first rank's for as long as it is read.
-pub(super) struct Saved {
+pub(super) struct StateFolder {
     pub(super) path: PathBuf,
     copy: bool,
 }
 
-impl Saved {
+impl StateFolder {
     /// An empty folder, for this process alone.
     fn copy() -> Result<Self> {
         let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -114,7 +114,7 @@ impl Saved {
     }
 }
 
-impl Drop for Saved {
+impl Drop for StateFolder {
     fn drop(&mut self) {
         if self.copy {
             let _ = std::fs::remove_dir_all(&self.path);

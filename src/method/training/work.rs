@@ -5,9 +5,9 @@ use crate::backend::Backend;
 use crate::data::{Dataset, examples_sha256};
 use crate::error::{Error, Result};
 use crate::method::crew::Crew;
-use crate::method::folder::{Folder, Told};
+use crate::method::folder::{Folder, Terms};
 use crate::method::list::Method;
-use crate::method::run::{Finished, Run, Step, Task, Watch, drive};
+use crate::method::run::{Conclusion, Run, Step, Task, Watch, drive};
 use crate::method::shards::Shard;
 use crate::method::{Opening, Sensitive};
 use crate::model::checkpoint::adapter::BASE;
@@ -68,7 +68,7 @@ pub(super) struct Work<'a> {
     pub(super) folder: Option<&'a mut Folder>,
     /// Where the run's progress lies.
     pub(super) saved: &'a Path,
-    pub(super) told: &'a Told,
+    pub(super) told: &'a Terms,
     pub(super) secret: &'a Secret,
     /// This rank's own records, where no other has them.
     pub(super) shard: Option<Arc<Shard>>,
@@ -127,7 +127,7 @@ impl Work<'_> {
         progress.begin("steps", told.stop.into());
         let (folder_of, ranks) = (folder.as_deref_mut(), &**ranks);
         let shown =
-            Shown { method, stop: told.stop, delta: epsilon(statement, "spent").and(statement.delta()), loss: None };
+            Caption { method, stop: told.stop, delta: epsilon(statement, "spent").and(statement.delta()), loss: None };
         let mut keeper =
             Keeper { folder: folder_of, ranks, progress, every, unsaved: 0, told_all, over: 0, clock, shown };
         drive(&mut *run, &mut keeper)?;
@@ -138,7 +138,7 @@ impl Work<'_> {
         if let Some(folder) = folder.as_ref().filter(|_| unsaved > 0) {
             run.save(&folder.saved())?;
         }
-        let Finished { mut weights, record, backend } = run.finish()?;
+        let Conclusion { mut weights, record, backend } = run.finish()?;
         let result = record.tuned_sha256().unwrap_or_default().to_owned();
         agree(ranks, "result", &[("result, by its SHA-256,", result)])?;
         let mut after = None;
@@ -213,11 +213,11 @@ struct Keeper<'a> {
     /// Steps over, silent ones included.
     over: u32,
     clock: Instant,
-    shown: Shown<'a>,
+    shown: Caption<'a>,
 }
 
 /// What stands beside the bar.
-struct Shown<'a> {
+struct Caption<'a> {
     method: &'a Method,
     stop: u32,
     /// That of (eps, delta), where any is promised.
@@ -226,7 +226,7 @@ struct Shown<'a> {
     loss: Option<f64>,
 }
 
-impl Shown<'_> {
+impl Caption<'_> {
     /// Of a run whose first `done` steps are over. Where records are private it follows from settings and seed alone.
     fn text(&self, done: u32) -> String {
         if self.method.is_open() {

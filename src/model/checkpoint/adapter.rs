@@ -1,6 +1,6 @@
 //! Adapters in PEFT's layout: a folder with `adapter_config.json` and `adapter_model.safetensors`, beside a base model that is not touched.
 
-use super::open::{Opened, Source};
+use super::open::{OpenCheckpoint, Source};
 use super::safetensors::{Dtype, File};
 use super::save::{SaveOptions, entry};
 use super::write::{self, Content, Entry};
@@ -118,7 +118,7 @@ fn short(value: &Value) -> String {
     crate::error::quoted(value.to_string())
 }
 
-impl Opened {
+impl OpenCheckpoint {
     /// Open the adapter in `folder` on the base model that its config names.
     pub(super) fn adapter(folder: &Path) -> Result<Self> {
         let found = locate(folder, read_config(folder)?.1, Need::Everything)?;

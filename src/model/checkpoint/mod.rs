@@ -10,7 +10,7 @@ mod write;
 
 use super::config::Config;
 use super::embedded;
-use super::family::{self, Parsed, Preset};
+use super::family::{self, ParsedConfig, Preset};
 use super::hub::{self, Need};
 use super::layout::ParamSpec;
 use super::weights::Weights;
@@ -20,7 +20,7 @@ use crate::kernel::{Scalars, Stored, View};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-pub use self::open::Opened;
+pub use self::open::OpenCheckpoint;
 #[cfg(feature = "hub")]
 pub(super) use self::open::shards;
 pub use self::safetensors::Dtype;
@@ -82,8 +82,8 @@ pub fn load(path_or_name: &str) -> Result<Checkpoint> {
 }
 
 /// Open the checkpoint in a folder, or of a hub name, without reading its tensors yet.
-pub fn open(path_or_name: &str) -> Result<Opened> {
-    Opened::folder(&hub::locate(path_or_name, Need::Everything)?)
+pub fn open(path_or_name: &str) -> Result<OpenCheckpoint> {
+    OpenCheckpoint::folder(&hub::locate(path_or_name, Need::Everything)?)
 }
 
 /// Before the name of a shape that no checkpoint is needed for.
@@ -103,7 +103,7 @@ pub fn read_config(path_or_name: &str) -> Result<Config> {
     Ok(config_of(&folder)?.0.config)
 }
 
-fn config_of(folder: &Path) -> Result<(Parsed, String)> {
+fn config_of(folder: &Path) -> Result<(ParsedConfig, String)> {
     let path = folder.join(CONFIG);
     if let Some(text) = embedded::text(&path) {
         return Ok((family::parse(&text, &path)?, text));
@@ -120,7 +120,7 @@ fn config_of(folder: &Path) -> Result<(Parsed, String)> {
 
 /// Read the checkpoint in `folder`, widened to f32.
 pub fn load_folder(folder: &Path) -> Result<Checkpoint> {
-    let (mut loaded, mixed) = read(Opened::folder(folder)?)?;
+    let (mut loaded, mixed) = read(OpenCheckpoint::folder(folder)?)?;
     if mixed {
         loaded.notes.push("the tensors are stored in different precisions; they are written back as f32".into());
     }
@@ -134,19 +134,19 @@ pub fn load_stored(path_or_name: &str) -> Result<Checkpoint<Stored>> {
 
 /// As [`load_stored`], of the checkpoint in `folder`.
 pub fn load_folder_stored(folder: &Path) -> Result<Checkpoint<Stored>> {
-    Ok(read(Opened::folder(folder)?)?.0)
+    Ok(read(OpenCheckpoint::folder(folder)?)?.0)
 }
 
 /// As [`load_stored`], of an opened one.
-pub fn load_opened(opened: Opened) -> Result<Checkpoint<Stored>> {
+pub fn load_opened(opened: OpenCheckpoint) -> Result<Checkpoint<Stored>> {
     Ok(read(opened)?.0)
 }
 
 /// The checkpoint, and whether its tensors are stored in different precisions.
-fn read<T: Scalars>(opened: Opened) -> Result<(Checkpoint<T>, bool)> {
+fn read<T: Scalars>(opened: OpenCheckpoint) -> Result<(Checkpoint<T>, bool)> {
     let dtype = opened.dtype()?;
     let tensors = opened.layout.ids().map(|p| Ok(opened.tensor(p)?.into())).collect::<Result<_>>()?;
-    let Opened { config, layout, notes, config_json, prefixed, folder, .. } = opened;
+    let OpenCheckpoint { config, layout, notes, config_json, prefixed, folder, .. } = opened;
     let weights = Weights { config, layout, tensors };
     Ok((
         Checkpoint { weights, dtype: dtype.unwrap_or_default(), prefixed, notes, config_json, folder },

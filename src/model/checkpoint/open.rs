@@ -10,15 +10,15 @@ use crate::kernel::{Scalars, Stored};
 use crate::model::config::Config;
 use crate::model::decoder::Decoder;
 use crate::model::embedded;
-use crate::model::family::Parsed;
+use crate::model::family::ParsedConfig;
 use crate::model::layout::{Layout, ParamId, ParamSpec};
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 /// A checkpoint whose names and shapes are known to fit, and whose tensors are read one by one, as they are stored.
-pub struct Opened {
-    /// The decoder.
+pub struct OpenCheckpoint {
+    /// The decoder that config.json describes.
     pub config: Config,
     /// Names and shapes; derived from `config`.
     pub layout: Layout,
@@ -34,13 +34,13 @@ pub struct Opened {
     pub(super) sources: Sources,
 }
 
-impl Opened {
+impl OpenCheckpoint {
     /// Open the checkpoint in `folder`; an adapter's folder, on the base model that it names.
     pub fn folder(folder: &Path) -> Result<Self> {
         if adapter::is_adapter(folder) {
             return Self::adapter(folder);
         }
-        let (Parsed { config, notes }, config_json) = config_of(folder)?;
+        let (ParsedConfig { config, notes }, config_json) = config_of(folder)?;
         let files = open_weights(folder)?;
         let layout = Layout::new(&config);
         let sources = match_names(&files, &layout, &config)?;

@@ -164,10 +164,10 @@ pub fn shape(layers: usize, heads: usize, width: usize) -> Config {
 mod tests {
     use super::*;
     use crate::model::Layout;
-    use crate::model::family::{Parsed, parse};
+    use crate::model::family::{ParsedConfig, parse};
     use std::path::Path;
 
-    fn read(text: &str) -> Result<Parsed> {
+    fn read(text: &str) -> Result<ParsedConfig> {
         parse(text, Path::new("config.json"))
     }
 

@@ -148,8 +148,8 @@ impl FamilyRef {
 
 /// A config and what its reader should know about it.
 #[derive(Clone, Debug)]
-pub struct Parsed {
-    /// The decoder.
+pub struct ParsedConfig {
+    /// The decoder that it describes.
     pub config: Config,
     /// Sentences about keys that are read but not applied.
     pub notes: Vec<String>,
@@ -159,7 +159,7 @@ pub struct Parsed {
 const MAX_SCALARS: u128 = 1 << 40;
 
 /// Read the text of a `config.json`; `path` is for messages.
-pub fn parse(text: &str, path: &Path) -> Result<Parsed> {
+pub fn parse(text: &str, path: &Path) -> Result<ParsedConfig> {
     if text.trim().is_empty() {
         return Err(Error::file(path, "is empty, and the model's configuration in JSON is expected"));
     }
@@ -173,7 +173,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Parsed> {
     let mut notes = Vec::new();
     let config = family.read(&keys, &mut notes)?;
     check(&config, path)?;
-    Ok(Parsed { config, notes })
+    Ok(ParsedConfig { config, notes })
 }
 
 /// The family that `model_type` or, without one, the architecture names.

@@ -182,16 +182,18 @@ fn tojson(value: &Value, args: Kwargs) -> std::result::Result<Value, minijinja::
             let pretty = serde_json::ser::PrettyFormatter::with_indent(blanks.as_bytes());
             serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, pretty))
         }
-        None => serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, Spaced)),
+        None => {
+            serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, PythonSpacing))
+        }
     }
     .map_err(wrong)?;
     Ok(Value::from(String::from_utf8_lossy(&out).into_owned()))
 }
 
 /// Python's separators.
-struct Spaced;
+struct PythonSpacing;
 
-impl Formatter for Spaced {
+impl Formatter for PythonSpacing {
     fn begin_array_value<W: io::Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
         if first { Ok(()) } else { out.write_all(b", ") }
     }

@@ -4,13 +4,13 @@ use super::{Grid, Kind};
 use crate::method::ferret::Payload;
 use crate::optim::{Route, Schedule, Silent};
 use crate::rng::Direction;
-use crate::study::spec::{Counted, Goal, Part, Reading, Release, Sketches, Spec};
+use crate::study::spec::{Counting, Goal, Part, Reading, Release, Sketches, Spec};
 use crate::study::subset::Subset;
 use std::collections::HashMap;
 
 /// What stays the same in all runs of a study.
 #[derive(Clone, Debug)]
-pub struct Tuned {
+pub struct Basis {
     /// SHA-256 of the base model's tensors.
     pub base_sha256: String,
     /// `embedded`, or SHA-256 of the file of records.
@@ -30,7 +30,7 @@ pub struct Row {
     pub method: Goal,
     /// Expected batch size.
     pub batch: u64,
-    /// Passes.
+    /// Passes over the records.
     pub epochs: u32,
     /// What of the model is tuned.
     pub subset: Subset,
@@ -41,10 +41,10 @@ pub struct Row {
 }
 
 /// FERRET at equal nats: the method of the grid, how its bits are counted, and what tables say of it.
-pub(super) const COUNTED: [(&str, Counted, &str); 3] = [
-    ("ferret-paper", Counted::Paper, "paper's count"),
-    ("ferret-exact", Counted::Exact, "exact"),
-    ("ferret-flipped", Counted::Flipped, "exact, flipped"),
+pub(super) const COUNTED: [(&str, Counting, &str); 3] = [
+    ("ferret-paper", Counting::Paper, "paper's count"),
+    ("ferret-exact", Counting::Exact, "exact"),
+    ("ferret-flipped", Counting::Flipped, "exact, flipped"),
 ];
 
 /// The factor between neighbouring ones of n learning rates: five cover about as much as three, more finely.
@@ -287,7 +287,7 @@ impl Grid {
         keys.into_iter().map(|(_, rows)| middle(rows)).collect()
     }
 
-    fn spec(&self, row: &Row, fixed: &Tuned, part: Part, learning_rate: f64, seed: u64) -> Spec {
+    fn spec(&self, row: &Row, fixed: &Basis, part: Part, learning_rate: f64, seed: u64) -> Spec {
         Spec {
             row: row.name.clone(),
             base_sha256: fixed.base_sha256.clone(),
@@ -310,7 +310,7 @@ impl Grid {
     }
 
     /// The runs on the tuning split. None where only one learning rate is allowed.
-    pub fn tuning(&self, fixed: &Tuned) -> Vec<Spec> {
+    pub fn tuning(&self, fixed: &Basis) -> Vec<Spec> {
         if self.learning_rates == 1 {
             return Vec::new();
         }
@@ -320,7 +320,7 @@ impl Grid {
     }
 
     /// The runs that results are taken from, by the rates that tuning chose (the middle ones where it has not).
-    pub fn results(&self, fixed: &Tuned) -> Vec<Spec> {
+    pub fn results(&self, fixed: &Basis) -> Vec<Spec> {
         let mut specs = Vec::new();
         for seed in 1..=self.seeds {
             for row in self.rows() {
@@ -347,10 +347,10 @@ pub(super) fn centre(reading: &Reading, batch: u64) -> f64 {
 }
 
 /// The middle of the learning rates for FERRET within a budget in nats, found in the same way: flipped bits are many and say little each.
-pub(super) fn within(counted: Counted, nats: f64, batch: u64) -> f64 {
+pub(super) fn within(counted: Counting, nats: f64, batch: u64) -> f64 {
     let more = nats.sqrt().clamp(0.5, 2.0);
     match counted {
-        Counted::Paper | Counted::Exact => 1e-3 / 3.0 * (batch as f64).powf(0.63).min(12.0) / more,
-        Counted::Flipped => 3e-4 * (batch as f64).powf(0.35).min(4.0) / more,
+        Counting::Paper | Counting::Exact => 1e-3 / 3.0 * (batch as f64).powf(0.63).min(12.0) / more,
+        Counting::Flipped => 3e-4 * (batch as f64).powf(0.35).min(4.0) / more,
     }
 }

@@ -10,14 +10,14 @@ mod sketches;
 mod spread;
 mod subsets;
 
-pub use expand::{Row, Tuned};
-pub use run::{Finished, Progress, Runner, Store};
+pub use expand::{Basis, Row};
+pub use run::{FinishedRun, Progress, Runner, Store};
 pub use spread::Spread;
 
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::rng::sketch::MOST_BUCKETS;
-use crate::study::real::Asked;
+use crate::study::real::ProbePlan;
 use crate::study::subset::Subset;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -115,7 +115,7 @@ pub struct Grid {
     pub parameters: u64,
     /// Real: what is asked of the models beside losses.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Asked>,
+    pub asked: Option<ProbePlan>,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -142,7 +142,7 @@ struct File {
     tune_cells: Option<bool>,
     matched: Option<bool>,
     parameters: Option<u64>,
-    asked: Option<Asked>,
+    asked: Option<ProbePlan>,
 }
 
 /// Methods that a grid may name.
@@ -219,7 +219,7 @@ impl Grid {
                 candidates: 2000,
                 audited: 200,
                 matched: false,
-                asked: Some(Asked::default()),
+                asked: Some(ProbePlan::default()),
                 ..paper
             },
             Kind::Tune => Self {

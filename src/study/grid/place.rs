@@ -3,7 +3,7 @@
 use crate::data::Example;
 use crate::error::Result;
 use crate::study::arm::{Measure, Reference};
-use crate::study::real::{Asked, Probe};
+use crate::study::real::{Probe, ProbePlan};
 use crate::study::spec::{Part, Spec};
 use crate::study::world::World;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 const ON_CURVE: usize = 100;
 
 /// Which world: seed, whether to tune, candidates, attacked records, what is asked.
-pub(super) type Where = (u64, bool, usize, usize, Option<Asked>);
+pub(super) type Where = (u64, bool, usize, usize, Option<ProbePlan>);
 
 /// A world, what is asked of its models, and the base model's losses on it once they are needed.
 pub(super) struct Place {

@@ -4,7 +4,7 @@ use super::expand::{COUNTED, centre, within};
 use super::subsets::larger;
 use super::{Grid, Row};
 use crate::method::rates;
-use crate::study::real::Asked;
+use crate::study::real::ProbePlan;
 use crate::study::spec::{Goal, Reading, Sketches};
 
 /// Batches of FERRET's exact count are so much smaller than those of the others: its bits tell less of a smaller batch.
@@ -98,7 +98,7 @@ impl Grid {
             format!("{} of {} attacked records a side", self.audited - less.audited, self.audited)
         } else if let Some(asked) = self.asked.filter(|a| a.answers > 50) {
             let answers = (asked.answers / 2).max(50);
-            less.asked = Some(Asked { answers, ..asked });
+            less.asked = Some(ProbePlan { answers, ..asked });
             format!("{} of {} questions", asked.answers - answers, asked.answers)
         } else if less.seeds > 1 {
             less.seeds -= 1;
@@ -120,12 +120,12 @@ const FEW: usize = 500;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::grid::{Kind, Tuned};
+    use crate::study::grid::{Basis, Kind};
     use std::collections::{HashMap, HashSet};
 
     #[test]
     fn every_smaller_grid_makes_sense_and_runs_nothing_anew() {
-        let fixed = Tuned { base_sha256: "b".into(), data: "d".into(), insecure_seed: None, rates: HashMap::new() };
+        let fixed = Basis { base_sha256: "b".into(), data: "d".into(), insecure_seed: None, rates: HashMap::new() };
         for (name, kind) in Kind::NAMED {
             let mut grid = Grid::named(kind);
             let (mut cuts, mut records) = (Vec::new(), grid.clone());

@@ -1,6 +1,7 @@
 //! From finished runs to tables, verdicts, findings and files.
 
 mod dp;
+mod group;
 mod nats;
 mod page;
 mod paper;
@@ -9,22 +10,22 @@ mod real;
 mod sketches;
 mod subsets;
 
-use super::run::{Finished, choose};
+use super::run::{FinishedRun, choose};
 use super::sheet::Sheet;
 use super::{Grid, Kind, Row, Spread};
 use crate::audit::columns::{WIDTH, wrap};
 use crate::audit::report::quote;
 use crate::error::Result;
 use crate::fsio;
-use crate::privacy::guarantee::Guarantee;
 use crate::study::arm::Outcome;
 use crate::study::paper::Cell as PaperCell;
-use crate::study::spec::{Goal, Spec};
-use crate::study::verdict::{Verdict, interval};
+use crate::study::verdict::Verdict;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 
+pub use group::{Group, groups};
+use group::{before, is_base, length, levels, lower, rows, show, within};
 pub use page::page;
 
 /// What a study says.
@@ -46,7 +47,7 @@ pub struct Figure {
     pub row: String,
     /// Expected batch size.
     pub batch: u64,
-    /// Passes.
+    /// Passes over the records.
     pub epochs: u32,
     /// The column: a budget, "inf" where there is none.
     pub budget: String,
@@ -97,91 +98,12 @@ const MEASURES: [Measure; 5] = [
     },
 ];
 
-/// The results of one row at one budget and length, seeds in order.
-pub struct Group<'a> {
-    /// Of its first run.
-    pub spec: &'a Spec,
-    /// One finished run a seed.
-    pub runs: Vec<&'a Finished>,
-}
-
-impl Group<'_> {
-    fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
-        self.runs.iter().filter_map(|r| r.outcome.as_ref().ok())
-    }
-
-    fn spread(&self, of: impl Fn(&Outcome) -> f64) -> Option<Spread> {
-        Spread::of(&self.outcomes().map(of).collect::<Vec<_>>())
-    }
-
-    fn diverged(&self) -> usize {
-        self.runs.len() - self.outcomes().count()
-    }
-
-    fn show(&self, of: impl Fn(&Outcome) -> f64, digits: usize) -> String {
-        show(self.spread(of), self.diverged(), digits)
-    }
-
-    /// Test perplexity, for a reader.
-    fn perplexity(&self) -> String {
-        self.show(|o| o.test_loss.exp(), 2)
-    }
-
-    /// The eps of the first run's (eps, delta), for a reader.
-    fn eps_spent(&self) -> String {
-        let eps = self.outcomes().next().and_then(|o| {
-            o.guarantees.iter().find_map(|g| match g {
-                Guarantee::EpsDelta { eps, .. } => Some(format!("{eps:.3}")),
-                _ => None,
-            })
-        });
-        eps.unwrap_or_else(|| "none".into())
-    }
-
-    /// How far its test losses are above those of `other`, seed by seed.
-    fn losses_above(&self, other: &Group) -> Vec<f64> {
-        let same_seed = |own: &&Finished| other.runs.iter().find(|r| r.spec.seed == own.spec.seed);
-        let loss = |run: &Finished| Some(run.outcome.as_ref().ok()?.test_loss);
-        self.runs.iter().filter_map(|own| Some(loss(own)? - loss(same_seed(own)?)?)).collect()
-    }
-}
-
-/// `mean ± SD [min, max]`; the mean alone for one run.
-fn show(spread: Option<Spread>, diverged: usize, digits: usize) -> String {
-    let text = match spread {
-        None => return "diverged".into(),
-        Some(Spread { mean, n: 1, .. }) => format!("{mean:.digits$}"),
-        Some(Spread { mean, sd, min, max, .. }) => {
-            format!("{mean:.digits$} ± {sd:.digits$} [{min:.digits$}, {max:.digits$}]")
-        }
-    };
-    if diverged > 0 { format!("{text}, {diverged} diverged") } else { text }
-}
-
-/// Results by row, length and column, in the order in which they come.
-pub fn groups(results: &[Finished]) -> Vec<Group<'_>> {
-    let mut groups: Vec<Group> = Vec::new();
-    for run in results {
-        let same = |a: &Spec, b: &Spec| {
-            a.row == b.row && a.epochs == b.epochs && a.column().to_bits() == b.column().to_bits() && a.batch == b.batch
-        };
-        match groups.iter_mut().find(|g| same(g.spec, &run.spec)) {
-            Some(group) => group.runs.push(run),
-            None => groups.push(Group { spec: &run.spec, runs: vec![run] }),
-        }
-    }
-    for group in &mut groups {
-        group.runs.sort_by_key(|r| r.spec.seed);
-    }
-    groups
-}
-
 fn number(x: f64) -> String {
     if x.is_infinite() { "inf".into() } else { format!("{x}") }
 }
 
 /// What tuning chose: learning rate and held-out loss by key.
-pub fn chosen(grid: &Grid, tuning: &[Finished]) -> HashMap<String, (f64, f64)> {
+pub fn chosen(grid: &Grid, tuning: &[FinishedRun]) -> HashMap<String, (f64, f64)> {
     let rows: Vec<Row> = grid.tuned_rows();
     choose(tuning, |spec| {
         let of_spec = |r: &&Row| {
@@ -192,7 +114,7 @@ pub fn chosen(grid: &Grid, tuning: &[Finished]) -> HashMap<String, (f64, f64)> {
 }
 
 /// Tables, verdicts and findings of a finished study. `chosen` is from [`chosen`].
-pub fn report(grid: &Grid, results: &[Finished], chosen: &HashMap<String, (f64, f64)>) -> Report {
+pub fn report(grid: &Grid, results: &[FinishedRun], chosen: &HashMap<String, (f64, f64)>) -> Report {
     let groups = groups(results);
     let mut figures = Vec::new();
     for group in &groups {
@@ -287,8 +209,8 @@ impl Report {
     }
 
     /// Everything for programs.
-    pub fn json(&self, grid: &Grid, results: &[Finished]) -> Value {
-        let run = |r: &Finished| {
+    pub fn json(&self, grid: &Grid, results: &[FinishedRun]) -> Value {
+        let run = |r: &FinishedRun| {
             let spec = &r.spec;
             let mut out = json!({
                 "file": format!("runs/{}.json", spec.hash()), "row": spec.row, "epochs": spec.epochs, "batch": spec.batch,
@@ -327,7 +249,7 @@ impl Report {
 
     /// Write tables.txt, tables.csv, tables.tex, study.json and index.html to `dir`; of a real model also the figure of perplexity against bytes
     /// released, a file a length.
-    pub fn write(&self, dir: &Path, grid: &Grid, results: &[Finished], command: &str) -> Result<()> {
+    pub fn write(&self, dir: &Path, grid: &Grid, results: &[FinishedRun], command: &str) -> Result<()> {
         let json = serde_json::to_string_pretty(&self.json(grid, results)).expect("plain values") + "\n";
         let html = crate::study::html::render(&page(self, grid, results, command));
         let files = [
@@ -346,35 +268,4 @@ impl Report {
         }
         Ok(())
     }
-}
-
-/// Perplexity of the base model, for captions.
-fn before(groups: &[Group]) -> String {
-    groups.iter().find(|g| is_base(g)).map_or(String::new(), Group::perplexity)
-}
-
-/// The rows that these groups belong to, in order.
-fn rows<'a>(groups: impl Iterator<Item = &'a Group<'a>>) -> Vec<String> {
-    let mut names: Vec<String> = Vec::new();
-    for group in groups {
-        if !names.contains(&group.spec.row) {
-            names.push(group.spec.row.clone());
-        }
-    }
-    names
-}
-
-/// Whose loss is lower, given by how much `own` is above `other`, paired over seeds.
-fn lower(own: &str, other: &str, above: &[f64]) -> String {
-    match interval(above, 0.05) {
-        Some([low, _]) if low > 0.0 => format!("{other} is lower"),
-        Some([_, high]) if high < 0.0 => format!("{own} is lower"),
-        Some(_) => "the seeds do not tell which is lower".into(),
-        None => "too few seeds to be sure which is lower".into(),
-    }
-}
-
-/// Whether a group is the base model's.
-fn is_base(group: &Group) -> bool {
-    group.spec.method == Goal::Base
 }

@@ -6,11 +6,11 @@ use crate::error::{Error, Result};
 use crate::eval;
 use crate::fsio;
 use crate::model::Decoder;
-use crate::ranks::pieces::{Halted, spread};
+use crate::ranks::pieces::{StopCheck, spread};
 use crate::ranks::{Alone, Ranks, broadcast};
 use crate::rng::Secret;
 use crate::study::arm::Outcome;
-use crate::study::outcome::Stored;
+use crate::study::outcome::StoredOutcome;
 use crate::study::real::Source;
 use crate::study::spec::{Part, Spec};
 use crate::study::world::World;
@@ -25,7 +25,7 @@ use std::time::Instant;
 const TIMED: usize = 24;
 
 /// A run that is over.
-pub struct Finished {
+pub struct FinishedRun {
     /// What was run.
     pub spec: Spec,
     /// What it gave; the sentence of what went wrong where the weights diverged.
@@ -36,7 +36,7 @@ pub struct Finished {
 #[serde(deny_unknown_fields)]
 struct OnDisk {
     spec: Spec,
-    outcome: Option<Stored>,
+    outcome: Option<StoredOutcome>,
     diverged: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl Store {
     }
 
     /// A run that is over; none where it is not.
-    pub fn read(&self, spec: &Spec) -> Result<Option<Finished>> {
+    pub fn read(&self, spec: &Spec) -> Result<Option<FinishedRun>> {
         let path = self.path(spec);
         if !path.is_file() {
             return Ok(None);
@@ -89,21 +89,21 @@ impl Store {
             (None, Some(why)) => Err(why),
             _ => return Err(broken("holds neither a result nor a reason".into())),
         };
-        Ok(Some(Finished { spec: found.spec, outcome }))
+        Ok(Some(FinishedRun { spec: found.spec, outcome }))
     }
 
-    /// Keep what [`Finished::to_text`] made, and read it.
-    fn write(&self, spec: &Spec, text: &[u8]) -> Result<Finished> {
+    /// Keep what [`FinishedRun::to_text`] made, and read it.
+    fn write(&self, spec: &Spec, text: &[u8]) -> Result<FinishedRun> {
         fsio::write_private(&self.path(spec), text)?;
         self.read(spec)?.ok_or_else(vanished)
     }
 }
 
-impl Finished {
+impl FinishedRun {
     /// The run as it is stored.
     fn to_text(&self) -> Result<Vec<u8>> {
         let (outcome, diverged) = match &self.outcome {
-            Ok(outcome) => (Some(Stored::from(outcome)), None),
+            Ok(outcome) => (Some(StoredOutcome::from(outcome)), None),
             Err(why) => (None, Some(why.clone())),
         };
         let text = serde_json::to_string(&OnDisk { spec: self.spec.clone(), outcome, diverged });
@@ -120,7 +120,7 @@ pub enum Progress<'a> {
     /// So much of all the work is done, in seconds of one job.
     Work(f64),
     /// A run is over.
-    Done(&'a Finished),
+    Done(&'a FinishedRun),
 }
 
 /// Runs what a grid asks for: one world a seed, as many runs at once as jobs.
@@ -272,7 +272,7 @@ impl<'a> Runner<'a> {
         specs: &[Spec],
         costs: &[f64],
         tell: &(dyn Fn(Progress) + Sync),
-    ) -> Result<Vec<Finished>> {
+    ) -> Result<Vec<FinishedRun>> {
         let missing: Vec<Spec> = specs.iter().filter(|spec| !store.has(spec)).cloned().collect();
         let costs: Vec<f64> = specs
             .iter()
@@ -330,7 +330,7 @@ impl<'a> Runner<'a> {
         told: &(dyn Fn(usize, f64) + Sync),
         done: impl FnMut(usize, Vec<u8>) -> Result<()>,
     ) -> Result<()> {
-        let work = |at: usize, halted: Halted| {
+        let work = |at: usize, halted: StopCheck| {
             let finished = self.one(&specs[at], |share| {
                 told(at, share);
                 // Another's failure ends this one too.
@@ -341,7 +341,7 @@ impl<'a> Runner<'a> {
         spread(&*self.ranks, "runs", specs.len(), self.jobs, work, done)
     }
 
-    fn one(&self, spec: &Spec, tell: impl FnMut(f64) -> Result<()>) -> Result<Finished> {
+    fn one(&self, spec: &Spec, tell: impl FnMut(f64) -> Result<()>) -> Result<FinishedRun> {
         let place = self.place(spec)?;
         let arm = spec.arm(&place.world)?;
         let secret = match spec.insecure_seed {
@@ -359,7 +359,7 @@ impl<'a> Runner<'a> {
             Err(Error::Diverged(why)) => Err(why),
             other => Ok(other?),
         };
-        Ok(Finished { spec: spec.clone(), outcome })
+        Ok(FinishedRun { spec: spec.clone(), outcome })
     }
 }
 
@@ -368,7 +368,7 @@ fn stopped() -> Error {
 }
 
 /// The learning rate with the lowest held-out loss of the tuning runs of every key; a key whose runs all diverged has none.
-pub fn choose(finished: &[Finished], key: impl Fn(&Spec) -> String) -> HashMap<String, (f64, f64)> {
+pub fn choose(finished: &[FinishedRun], key: impl Fn(&Spec) -> String) -> HashMap<String, (f64, f64)> {
     let mut best: HashMap<String, (f64, f64)> = HashMap::new();
     for run in finished {
         let Ok(outcome) = &run.outcome else { continue };

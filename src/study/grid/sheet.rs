@@ -10,7 +10,7 @@ pub struct Sheet {
     pub caption: String,
     /// Heads of the columns.
     pub titles: Vec<String>,
-    /// Cells.
+    /// Cells, row by row, under the titles.
     pub rows: Vec<Vec<String>>,
     /// What must be said under the table.
     pub note: String,

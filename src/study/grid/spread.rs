@@ -6,11 +6,11 @@ use serde::Serialize;
 /// Mean, least, largest and standard deviation over seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// Mean.
+    /// Mean of the values.
     pub mean: f64,
-    /// Least.
+    /// The smallest value.
     pub min: f64,
-    /// Largest.
+    /// The largest value.
     pub max: f64,
     /// Standard deviation with n - 1; 0 for one value.
     pub sd: f64,

@@ -31,7 +31,7 @@ pub(super) struct Tick {
 
 /// An axis whose range is settled.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Settled {
+pub(super) struct SettledAxis {
     pub scale: Scale,
     pub low: f64,
     pub high: f64,
@@ -76,10 +76,10 @@ impl Axis {
     }
 
     /// The range of these values: a little air on both sides, never empty.
-    pub(super) fn settle(&self, values: impl Iterator<Item = f64>) -> Settled {
+    pub(super) fn settle(&self, values: impl Iterator<Item = f64>) -> SettledAxis {
         let (scale, whole, reversed) = (self.scale, self.whole, self.reversed);
         if let Some((low, high)) = self.range {
-            return Settled { scale, low, high, whole, reversed };
+            return SettledAxis { scale, low, high, whole, reversed };
         }
         // Beyond 1e200 differences and ratios overflow; such points are drawn at the edge.
         let bound = |v: f64| if scale == Scale::Log { v.clamp(1e-200, 1e200) } else { v.clamp(-1e200, 1e200) };
@@ -100,17 +100,17 @@ impl Axis {
                 let air = 0.05 * (high - low);
                 // Data that starts at zero keeps its axis there.
                 let bottom = if low == 0.0 { 0.0 } else { low - air };
-                Settled { scale, low: bottom, high: if high == 0.0 { 0.0 } else { high + air }, whole, reversed }
+                SettledAxis { scale, low: bottom, high: if high == 0.0 { 0.0 } else { high + air }, whole, reversed }
             }
             Scale::Log => {
                 let air = ((high / low).ln() * 0.05).max(0.05).exp();
-                Settled { scale, low: low / air, high: high * air, whole, reversed }
+                SettledAxis { scale, low: low / air, high: high * air, whole, reversed }
             }
         }
     }
 }
 
-impl Settled {
+impl SettledAxis {
     /// 0 at the low end, 1 at the high end (the other way round when reversed); far outside values are pulled in to keep coordinates printable.
     pub fn position(&self, value: f64) -> f64 {
         let place = match self.scale {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::axis::{Axis, Scale, Settled, short};
+use super::axis::{Axis, Scale, SettledAxis, short};
 use super::page::{Area, COLOURS, Key, Swatch, axes, document, heading, identity, left_margin, legend, marker, px};
 
 /// One named set of points and how it is drawn.
@@ -244,7 +244,7 @@ impl Chart {
 
 /// Points of a path in pixels, with breaks at values that are not finite. Points closer than half a pixel to the last
 /// one drawn are left out (a curve of thousands of steps stays small), except the end of each piece.
-fn path(points: impl Iterator<Item = (f64, f64)>, area: &Area, x: &Settled, y: &Settled) -> String {
+fn path(points: impl Iterator<Item = (f64, f64)>, area: &Area, x: &SettledAxis, y: &SettledAxis) -> String {
     const CLOSE: f64 = 0.5;
     let mut out = String::new();
     let mut last: Option<(f64, f64)> = None;
@@ -280,7 +280,7 @@ fn path(points: impl Iterator<Item = (f64, f64)>, area: &Area, x: &Settled, y: &
 }
 
 /// Where sparse markers go: at equal distances along the visible line, each series with an offset of its own.
-fn spread(series: &Series, shape: usize, area: &Area, x: &Settled, y: &Settled) -> Vec<(f64, f64)> {
+fn spread(series: &Series, shape: usize, area: &Area, x: &SettledAxis, y: &SettledAxis) -> Vec<(f64, f64)> {
     let inside = |v: f64, from: f64, size: f64| v >= from - 1.0 && v <= from + size + 1.0;
     let points: Vec<(f64, f64)> = series
         .points
@@ -308,7 +308,7 @@ fn spread(series: &Series, shape: usize, area: &Area, x: &Settled, y: &Settled) 
     out
 }
 
-fn draw(series: &Series, shape: usize, area: &Area, x: &Settled, y: &Settled) -> String {
+fn draw(series: &Series, shape: usize, area: &Area, x: &SettledAxis, y: &SettledAxis) -> String {
     let mut out = String::new();
     let whole = |(a, low, high): &&(f64, f64, f64)| a.is_finite() && low.is_finite() && high.is_finite();
     let band: Vec<_> = series.band.iter().filter(whole).collect();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::axis::{Settled, Tick};
+use super::axis::{SettledAxis, Tick};
 
 /// Colours by index, light and dark: any two differ in lightness or in what every common kind of colour blindness leaves of the hue.
 pub(super) const PALETTE: [(&str, &str); 8] = [
@@ -40,11 +40,11 @@ pub(super) struct Area {
 }
 
 impl Area {
-    pub fn x(&self, axis: &Settled, value: f64) -> f64 {
+    pub fn x(&self, axis: &SettledAxis, value: f64) -> f64 {
         self.left + self.width * axis.position(value)
     }
 
-    pub fn y(&self, axis: &Settled, value: f64) -> f64 {
+    pub fn y(&self, axis: &SettledAxis, value: f64) -> f64 {
         self.top + self.height * (1.0 - axis.position(value))
     }
 }
@@ -263,7 +263,7 @@ pub(super) fn thin(ticks: Vec<Tick>, at: impl Fn(f64) -> f64, span: impl Fn(&str
 }
 
 /// Grid lines, tick texts and labels of both axes.
-pub(super) fn axes(area: &Area, x: &Settled, y: &Settled, x_label: &str, y_label: &str, height: f64) -> String {
+pub(super) fn axes(area: &Area, x: &SettledAxis, y: &SettledAxis, x_label: &str, y_label: &str, height: f64) -> String {
     let (right, bottom) = (area.left + area.width, area.top + area.height);
     let (mut grid, mut small, mut texts) = (String::new(), String::new(), String::new());
     let across = x.ticks((area.width / 60.0) as usize);
@@ -316,7 +316,7 @@ pub(super) fn axes(area: &Area, x: &Settled, y: &Settled, x_label: &str, y_label
 }
 
 /// Pixels that the y axis needs to its left.
-pub(super) fn left_margin(y: &Settled, height: f64) -> f64 {
+pub(super) fn left_margin(y: &SettledAxis, height: f64) -> f64 {
     let widest = y.ticks((height / 45.0) as usize).into_iter().filter_map(|t| t.text).map(|t| text_width(&t, TICK));
     32.0 + widest.fold(14.0, f64::max)
 }

@@ -9,7 +9,7 @@ use super::page::{
 
 /// One released bit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fired {
+pub struct FiredBit {
     /// Step of the run, from 0.
     pub step: u64,
     /// Row, from 0: a block, or a group.
@@ -21,10 +21,10 @@ pub struct Fired {
 /// The raster of a run of `steps` steps: a tick for each released bit in the row of its block, coloured by its sign, the first row on top; under
 /// it, on the same steps, the held-out perplexity after each of them, as far as `curve` (step, perplexity) knows it.
 /// Bits outside the stated size are left out.
-pub fn raster(title: &str, steps: u64, rows: &[String], fired: &[Fired], curve: &[(f64, f64)]) -> String {
+pub fn raster(title: &str, steps: u64, rows: &[String], fired: &[FiredBit], curve: &[(f64, f64)]) -> String {
     let width = 440.0;
     let (steps, count) = (steps.max(1), rows.len().max(1) as u64);
-    let fired: Vec<&Fired> = fired.iter().filter(|f| f.step < steps && f.row < count).collect();
+    let fired: Vec<&FiredBit> = fired.iter().filter(|f| f.step < steps && f.row < count).collect();
     let plus = fired.iter().filter(|f| f.plus).count();
     let key = |name: String, colour: usize| Key { name, class: format!("fp-c{colour}"), swatch: Swatch::Box };
     let keys = [key(format!("+1 ({plus} bits)"), 0), key(format!("\u{2212}1 ({} bits)", fired.len() - plus), 1)];

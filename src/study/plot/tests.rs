@@ -1,4 +1,4 @@
-use super::axis::{Settled, short};
+use super::axis::{SettledAxis, short};
 use super::*;
 
 /// A reader strict enough for what we write: tags balance, attributes are quoted, entities are known. Returns the tags.
@@ -29,11 +29,11 @@ fn tags(svg: &str) -> Vec<String> {
     seen
 }
 
-fn labels(axis: &Settled, want: usize) -> Vec<String> {
+fn labels(axis: &SettledAxis, want: usize) -> Vec<String> {
     axis.ticks(want).into_iter().filter_map(|t| t.text).collect()
 }
 
-fn settled(axis: Axis) -> Settled {
+fn settled(axis: Axis) -> SettledAxis {
     axis.settle(std::iter::empty())
 }
 
@@ -127,13 +127,13 @@ fn roc_draws_chance_attacks_and_bounds() {
 #[test]
 fn raster_draws_each_bit_once() {
     let nine: Vec<String> = (0..9).map(|i| format!("block {i}")).collect();
-    let bits: Vec<Fired> = (0..50).map(|i| Fired { step: i * 7 % 100, row: i % 9, plus: i % 5 < 3 }).collect();
+    let bits: Vec<FiredBit> = (0..50).map(|i| FiredBit { step: i * 7 % 100, row: i % 9, plus: i % 5 < 3 }).collect();
     let svg = raster("fired", 100, &nine, &bits, &[(0.0, 9.0), (50.0, 3.0)]);
     tags(&svg);
     assert!(svg.contains("+1 (30 bits)") && svg.contains("(20 bits)"));
     assert_eq!(svg.matches("z").count() - svg.matches("font-size").count(), 50);
     // Bits that lie outside are not drawn.
-    let outside = raster("fired", 100, &nine, &[Fired { step: 100, row: 0, plus: true }], &[]);
+    let outside = raster("fired", 100, &nine, &[FiredBit { step: 100, row: 0, plus: true }], &[]);
     assert!(outside.contains("+1 (0 bits)"));
 }
 

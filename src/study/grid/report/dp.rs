@@ -1,6 +1,7 @@
 //! FERRET with a true (eps, delta) against DPSGD at the same (eps, delta).
 
-use super::{Group, before, is_base, lower};
+use super::sketches::at_dp;
+use super::{Group, before, lower, within};
 use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
 use crate::study::grid::{Grid, Row, sheet::Sheet};
@@ -18,21 +19,16 @@ pub(super) fn tables(
     let mut findings = Vec::new();
     for &epochs in &grid.epochs {
         for &eps in &grid.budgets {
-            let here: Vec<&Group> =
-                groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps).collect();
+            let here = within(groups, epochs, eps);
             let row = |g: &&Group| {
                 let first = g.outcomes().next();
-                vec![
-                    g.spec.row.clone(),
-                    format!("{:.2e}", g.spec.learning_rate),
-                    g.perplexity(),
-                    g.show(|o| o.attack.auc, 3),
-                    first.map_or(String::new(), |o| o.sample_gradients.to_string()),
-                    g.show(|o| o.seconds, 1),
+                let mut row = g.costs();
+                row.extend([
                     first.and_then(|o| o.fired.as_ref()).map_or("whole updates".into(), |f| f.fired.len().to_string()),
                     first.map_or(String::new(), protection),
                     g.eps_spent(),
-                ]
+                ]);
+                row
             };
             let titles = [
                 "method",
@@ -46,10 +42,7 @@ pub(super) fn tables(
                 "eps spent (PLD)",
             ];
             sheets.push(Sheet {
-                caption: format!(
-                    "At ({eps}, {:e})-differential privacy, {epochs} epochs (base model: perplexity {before})",
-                    grid.delta
-                ),
+                caption: at_dp(grid, eps, epochs, &before),
                 titles: titles.map(String::from).to_vec(),
                 rows: here.iter().map(row).collect(),
                 note: format!(

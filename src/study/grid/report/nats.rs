@@ -68,15 +68,11 @@ fn details(g: &Group) -> Vec<String> {
             _ => None,
         })
     });
-    vec![
-        g.spec.row.clone(),
-        format!("{:.2e}", g.spec.learning_rate),
-        g.perplexity(),
-        g.show(|o| o.attack.auc, 3),
-        first.map_or(String::new(), |o| o.sample_gradients.to_string()),
-        g.show(|o| o.seconds, 1),
+    let mut row = g.costs();
+    row.extend([
         first.and_then(|o| o.bits).map_or("all".into(), |bits| bits.to_string()),
         first.map_or(String::new(), protection),
         nats.unwrap_or_else(|| "none".into()),
-    ]
+    ]);
+    row
 }

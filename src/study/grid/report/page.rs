@@ -1,9 +1,9 @@
 //! The study's page.
 
-use super::{Group, Report, groups, is_base};
+use super::{Group, Report, groups, is_base, length, levels};
 use crate::study::arm::Outcome;
 use crate::study::figures::{self, BudgetLine};
-use crate::study::grid::{Finished, Grid, Kind, Spread};
+use crate::study::grid::{FinishedRun, Grid, Kind, Spread};
 use crate::study::html::{Page, Part, Section};
 use crate::study::origin;
 use crate::study::plot::{Axis, Bar, BarChart};
@@ -12,7 +12,7 @@ use crate::study::table::thousands;
 use crate::study::toy;
 
 /// The page of a finished study. `command` repeats it.
-pub fn page(report: &Report, grid: &Grid, results: &[Finished], command: &str) -> Page {
+pub fn page(report: &Report, grid: &Grid, results: &[FinishedRun], command: &str) -> Page {
     let groups = groups(results);
     let section = |id: &str, title: &str, parts| Section { id: id.into(), title: title.into(), parts };
     let mut sections = Vec::new();
@@ -166,12 +166,7 @@ fn against_budget(grid: &Grid, groups: &[Group]) -> Vec<String> {
     }
     for &epochs in &grid.epochs {
         let level = |g: &&Group| is_base(g) || (g.spec.method == Goal::Nonprivate && g.spec.epochs == epochs);
-        let references: Vec<(String, f64)> = groups
-            .iter()
-            .filter(|g| g.spec.steps_of.is_none())
-            .filter(level)
-            .filter_map(|g| Some((g.spec.row.clone(), g.spread(|o| o.test_loss.exp())?.mean)))
-            .collect();
+        let references = levels(groups.iter().filter(|g| g.spec.steps_of.is_none()).filter(level));
         let units = [
             ("nats", "mutual information with a record [nats]".to_owned()),
             ("eps at delta", format!("eps at delta {:e}", grid.delta)),
@@ -179,19 +174,12 @@ fn against_budget(grid: &Grid, groups: &[Group]) -> Vec<String> {
         for (unit, axis) in units {
             let mut lines: Vec<BudgetLine> = Vec::new();
             for g in groups.iter().filter(|g| g.spec.epochs == epochs && g.spec.budget().1 == unit) {
-                let Some(s) = g.spread(|o| o.test_loss.exp()) else { continue };
-                let point = (g.spec.column(), s.mean, s.min, s.max);
-                match lines.iter_mut().find(|l| l.name == g.spec.row) {
-                    Some(line) => line.points.push(point),
-                    None => {
-                        let colour = names.iter().position(|name| *name == g.spec.row).unwrap_or(0);
-                        lines.push(BudgetLine { name: g.spec.row.clone(), colour, points: vec![point] });
-                    }
-                }
+                let Some(point) = g.point(g.spec.column()) else { continue };
+                let colour = names.iter().position(|name| *name == g.spec.row).unwrap_or(0);
+                BudgetLine::add(&mut lines, &g.spec.row, colour, point);
             }
             if !lines.is_empty() {
-                let title =
-                    format!("Test perplexity against budget, {epochs} epoch{}", if epochs == 1 { "" } else { "s" });
+                let title = format!("Test perplexity against budget, {}", length(epochs));
                 out.push(figures::budget_lines(&title, &axis, Axis::log("test perplexity"), &lines, &references));
             }
         }

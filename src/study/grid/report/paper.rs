@@ -101,7 +101,7 @@ pub(super) fn judge(
 fn cells(grid: &Grid, groups: &[Group], variant: &str) -> Vec<Cell> {
     // Only seeds that did not diverge for either of two can be paired; a diverged run is infinitely bad.
     let samples = |g: &Group| -> Vec<Sample> {
-        let of = |r: &&crate::study::grid::Finished| match &r.outcome {
+        let of = |r: &&crate::study::grid::FinishedRun| match &r.outcome {
             Ok(o) => Sample {
                 loss: o.test_loss,
                 auc: o.attack.auc,

@@ -8,7 +8,7 @@ use crate::study::verdict::Verdict;
 /// Mean nats gained over the base model, paired by seed, with the bits (or fires) of the run.
 pub(super) fn gains(base: Option<&Group>, group: &Group) -> Vec<(f64, f64)> {
     let Some(base) = base else { return Vec::new() };
-    let pair = |r: &&crate::study::grid::Finished| {
+    let pair = |r: &&crate::study::grid::FinishedRun| {
         let before = base.runs.iter().find(|b| b.spec.seed == r.spec.seed)?.outcome.as_ref().ok()?;
         let after = r.outcome.as_ref().ok()?;
         let fires = match after.bits {

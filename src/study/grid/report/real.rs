@@ -1,12 +1,10 @@
 //! A real model: what each method leaves of it, what it answers, what it gives away.
 
-use super::sketches::{all_bits, bytes};
-use super::{Group, is_base, paper, rows};
-use crate::study::figures::{self, BudgetLine};
+use super::sketches::{against_bytes, all_bits, bytes};
+use super::{Group, is_base, length, paper, rows};
 use crate::study::grid::Grid;
 use crate::study::grid::sheet::Sheet;
-use crate::study::plot::Axis;
-use crate::study::real::Exposed;
+use crate::study::real::Exposures;
 use crate::study::spec::{Goal, Spec};
 use crate::study::table::thousands;
 use crate::study::verdict::{UNITS_DIFFER, Verdict};
@@ -20,7 +18,7 @@ pub(super) fn tables(
     let mut sheets = Vec::new();
     for &epochs in &grid.epochs {
         let here: Vec<&Group> = groups.iter().filter(|g| is_base(g) || g.spec.epochs == epochs).collect();
-        let length = format!("{epochs} epoch{}", if epochs == 1 { "" } else { "s" });
+        let length = length(epochs);
         sheets.push(kept(grid, &here, &length));
         sheets.extend(secrets(grid, &here, &length));
     }
@@ -91,14 +89,14 @@ fn kept(grid: &Grid, here: &[&Group], length: &str) -> Sheet {
 
 /// Secrets that were planted.
 fn secrets(grid: &Grid, here: &[&Group], length: &str) -> Option<Sheet> {
-    let of = |g: &Group| -> Vec<Vec<Exposed>> {
+    let of = |g: &Group| -> Vec<Vec<Exposures>> {
         g.outcomes().filter_map(|o| Some(o.probed.as_ref()?.secrets.clone())).filter(|s| !s.is_empty()).collect()
     };
     let frequencies: Vec<u32> = here.iter().flat_map(|g| of(g)).next()?.iter().map(|e| e.repeats).collect();
     let row = |g: &&Group| {
         let found = of(g);
         let cell = |&repeats: &u32| {
-            let own: Vec<&Exposed> = found.iter().flatten().filter(|e| e.repeats == repeats).collect();
+            let own: Vec<&Exposures> = found.iter().flatten().filter(|e| e.repeats == repeats).collect();
             let secrets: u64 = own.iter().map(|e| e.secrets).sum();
             if secrets == 0 {
                 return String::new();
@@ -145,32 +143,11 @@ fn finding(groups: &[Group]) -> Option<String> {
 
 /// Held-out perplexity against bytes released, a figure a length: every method and what it tunes.
 pub(super) fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
-    let base: Vec<(String, f64)> = groups
-        .iter()
-        .filter(|g| is_base(g))
-        .filter_map(|g| Some((g.spec.row.clone(), g.spread(|o| o.test_loss.exp())?.mean)))
-        .collect();
     let picture = |&epochs: &u32| {
-        let mut lines: Vec<BudgetLine> = Vec::new();
-        for g in groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs) {
-            let (Some(s), Some(bits)) = (g.spread(|o| o.test_loss.exp()), g.outcomes().next().and_then(all_bits))
-            else {
-                continue;
-            };
-            let point = (bits.max(1) as f64 / 8.0, s.mean, s.min, s.max);
-            match lines.iter_mut().find(|l| l.name == g.spec.row) {
-                Some(line) => line.points.push(point),
-                None => {
-                    let colour = lines.len();
-                    lines.push(BudgetLine { name: g.spec.row.clone(), colour, points: vec![point] });
-                }
-            }
-        }
-        let title = format!(
-            "Held-out perplexity against what is released, {epochs} epoch{}",
-            if epochs == 1 { "" } else { "s" }
-        );
-        figures::budget_lines(&title, "bytes released", Axis::log("held-out perplexity"), &lines, &base)
+        let title = format!("Held-out perplexity against what is released, {}", length(epochs));
+        let here: Vec<&Group> = groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs).collect();
+        let points = here.iter().map(|g| (*g, g.spec.row.as_str(), g.outcomes().next().and_then(all_bits)));
+        against_bytes(&title, "held-out perplexity", points, groups)
     };
     grid.epochs.iter().map(picture).collect()
 }

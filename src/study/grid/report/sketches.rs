@@ -1,6 +1,6 @@
 //! FERRET-k against DPSGD at the same (eps, delta): by bits a step, and by eps.
 
-use super::{Group, before, is_base, lower};
+use super::{Group, before, is_base, levels, lower, within};
 use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
 use crate::study::figures::{self, BudgetLine};
@@ -41,13 +41,17 @@ pub(super) fn bytes(bits: u64) -> String {
     }
 }
 
+/// The caption of what was run at one (eps, delta).
+pub(super) fn at_dp(grid: &Grid, eps: f64, epochs: u32, before: &str) -> String {
+    format!("At ({eps}, {:e})-differential privacy, {epochs} epochs (base model: perplexity {before})", grid.delta)
+}
+
 pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
     let before = before(groups);
     let (mut sheets, mut findings) = (Vec::new(), Vec::new());
     for &epochs in &grid.epochs {
         for &eps in &grid.budgets {
-            let here: Vec<&Group> =
-                groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps).collect();
+            let here = within(groups, epochs, eps);
             let row = |g: &&Group| {
                 let first = g.outcomes().next();
                 let made = first.and_then(released);
@@ -75,10 +79,7 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
                 "eps spent (PLD)",
             ];
             sheets.push(Sheet {
-                caption: format!(
-                    "At ({eps}, {:e})-differential privacy, {epochs} epochs (base model: perplexity {before})",
-                    grid.delta
-                ),
+                caption: at_dp(grid, eps, epochs, &before),
                 titles: titles.map(String::from).to_vec(),
                 rows: here.iter().map(row).collect(),
                 note: format!(
@@ -118,34 +119,35 @@ fn finding(grid: &Grid, own: &Group, here: &[&Group]) -> Option<String> {
 
 /// Perplexity against bytes released, at the budget at which the bits are swept: from one bit a step to all of DPSGD.
 pub(super) fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
-    let base: Vec<(String, f64)> = groups
-        .iter()
-        .filter(|g| is_base(g))
-        .filter_map(|g| Some((g.spec.row.clone(), g.spread(|o| o.test_loss.exp())?.mean)))
-        .collect();
     let eps = grid.swept_budget();
     let picture = |&epochs: &u32| {
-        let mut lines: Vec<BudgetLine> = Vec::new();
-        for g in groups.iter().filter(|g| !is_base(g) && g.spec.epochs == epochs && g.spec.column() == eps) {
-            let (Some(s), Some(made)) = (g.spread(|o| o.test_loss.exp()), g.outcomes().next().and_then(released))
-            else {
-                continue;
-            };
+        let title = format!("Test perplexity against what is released, at ({eps}, {:e}), {epochs} epochs", grid.delta);
+        let here = within(groups, epochs, eps);
+        let points = here.iter().map(|g| {
             let name = match &g.spec.method {
                 Goal::FerretK(sketches) if sketches.bits.is_some() => "FERRET-k, signs",
                 _ => &g.spec.row,
             };
-            let point = (made.1 as f64 / 8.0, s.mean, s.min, s.max);
-            match lines.iter_mut().find(|l| l.name == name) {
-                Some(line) => line.points.push(point),
-                None => {
-                    let colour = lines.len();
-                    lines.push(BudgetLine { name: name.to_owned(), colour, points: vec![point] });
-                }
-            }
-        }
-        let title = format!("Test perplexity against what is released, at ({eps}, {:e}), {epochs} epochs", grid.delta);
-        figures::budget_lines(&title, "bytes released", Axis::log("test perplexity"), &lines, &base)
+            (*g, name, g.outcomes().next().and_then(released).map(|made| made.1))
+        });
+        against_bytes(&title, "test perplexity", points, groups)
     };
     grid.epochs.iter().map(picture).collect()
+}
+
+/// Perplexity of groups, each on the line of its name, against the bits that it released; the base model's is level.
+pub(super) fn against_bytes<'a>(
+    title: &str,
+    measure: &str,
+    points: impl Iterator<Item = (&'a Group<'a>, &'a str, Option<u64>)>,
+    all: &[Group],
+) -> String {
+    let mut lines: Vec<BudgetLine> = Vec::new();
+    for (group, name, bits) in points {
+        let Some(point) = bits.and_then(|bits| group.point(bits.max(1) as f64 / 8.0)) else { continue };
+        let colour = lines.len();
+        BudgetLine::add(&mut lines, name, colour, point);
+    }
+    let base = levels(all.iter().filter(|g| is_base(g)));
+    figures::budget_lines(title, "bytes released", Axis::log(measure), &lines, &base)
 }
