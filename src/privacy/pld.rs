@@ -14,7 +14,7 @@ use super::accountant::{Accountant, Bounds, check_delta, ever_sampled, larger};
 use super::binomial;
 use super::curve::{Curve, Direction};
 use super::event::{Event, Step};
-use super::lattice::{Grid, LARGEST_LOSS, Lattice};
+use super::lattice::{Grid, LARGEST_LOSS, Samples};
 use super::spectrum::{Parts, Root, Side, Window};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
@@ -83,8 +83,7 @@ impl Pld {
         for log2 in self.lengths(start) {
             let floor = worst(&sides).lower;
             sides.par_iter_mut().filter(|s| s.1.upper > floor).for_each(|(aimed, bounds)| {
-                let core = self.core(log2);
-                let (lower, upper) = rayon::join(|| aimed.lower(log2, core, delta), || aimed.upper(log2, core, delta));
+                let Bounds { lower, upper } = aimed.both(log2, self.core(log2), delta);
                 *bounds = Bounds { lower: bounds.lower.max(lower), upper: bounds.upper.min(upper) };
             });
             effort.log2 = log2;
@@ -206,26 +205,34 @@ struct Aimed {
 
 impl Aimed {
     fn upper(&self, log2: u32, core: i64, delta: f64) -> f64 {
-        let (high, found) = self.bound(log2, core, delta, delta * (1.0 - RESERVE), Side::Upper);
-        match found {
-            Root::At(e) | Root::Below(e) => e * (1.0 + 1e-12) + high.loss_rounding(),
-            Root::Above => f64::INFINITY,
-        }
+        self.bound(&self.samples(log2, core, delta, false), log2, delta, Side::Upper)
     }
 
     fn lower(&self, log2: u32, core: i64, delta: f64) -> f64 {
-        let (low, found) = self.bound(log2, core, delta, delta * (1.0 + RESERVE), Side::Lower);
-        match found {
-            Root::At(e) => (e * (1.0 - 1e-12) - low.loss_rounding()).max(0.0),
-            Root::Below(_) | Root::Above => 0.0,
-        }
+        self.bound(&self.samples(log2, core, delta, true), log2, delta, Side::Lower)
     }
 
-    fn bound(&self, log2: u32, core: i64, delta: f64, target: f64, side: Side) -> (Parts, Root) {
-        let len = 1 << log2;
-        let parts = press(&self.curves, Some(self.window.spacing(len)), core, delta, side);
-        let found = parts.epsilon(&self.window, len, target, side);
-        (parts, found)
+    /// Both bounds, from one look at the curves.
+    fn both(&self, log2: u32, core: i64, delta: f64) -> Bounds {
+        let samples = self.samples(log2, core, delta, true);
+        let bound = |side| self.bound(&samples, log2, delta, side);
+        let (lower, upper) = rayon::join(|| bound(Side::Lower), || bound(Side::Upper));
+        Bounds { lower, upper }
+    }
+
+    fn samples(&self, log2: u32, core: i64, delta: f64, tails: bool) -> Vec<(Samples<'_>, u64)> {
+        samples(&self.curves, Some(self.window.spacing(1 << log2)), core, delta, tails)
+    }
+
+    fn bound(&self, samples: &[(Samples, u64)], log2: u32, delta: f64, side: Side) -> f64 {
+        let parts = press(samples, side);
+        let reserve = if side == Side::Upper { -RESERVE } else { RESERVE };
+        match (parts.epsilon(&self.window, 1 << log2, delta * (1.0 + reserve), side), side) {
+            (Root::At(e) | Root::Below(e), Side::Upper) => e * (1.0 + 1e-12) + parts.loss_rounding(),
+            (Root::Above, Side::Upper) => f64::INFINITY,
+            (Root::At(e), Side::Lower) => (e * (1.0 - 1e-12) - parts.loss_rounding()).max(0.0),
+            (Root::Below(_) | Root::Above, Side::Lower) => 0.0,
+        }
     }
 }
 
@@ -236,7 +243,7 @@ impl Aimed {
 /// the narrowest window is taken: strong tilts carry far into the tail, and the window with them.
 fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32) -> Window {
     let core = points(8, 5, largest_log2);
-    let rough = press(curves, None, core, delta, Side::Upper);
+    let rough = pessimistic(curves, None, core, delta);
     let steps: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
     let strongest = rough.chernoff_tilt(delta);
     let narrowest = |epsilon: f64, from: f64| {
@@ -259,7 +266,7 @@ fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32) -> Window {
     let mut window = narrowest(epsilon, strongest);
     for _ in 0..6 {
         let len = 1 << shortest(&window, steps, 12.min(largest_log2), largest_log2);
-        let parts = press(curves, Some(window.spacing(len)), core, delta, Side::Upper);
+        let parts = pessimistic(curves, Some(window.spacing(len)), core, delta);
         let next = match parts.epsilon(&window, len, delta, Side::Upper) {
             Root::At(next) | Root::Below(next) => next,
             Root::Above => break,
@@ -280,22 +287,30 @@ fn shortest(window: &Window, steps: f64, least: u32, most: u32) -> u32 {
     (len.log2().ceil().max(0.0) as u32).clamp(least, most.max(least))
 }
 
-/// Lattices for all curves, on spacing `h` or, without one, each on its own scale.
-fn press(curves: &[(Curve, u64)], h: Option<f64>, core: i64, delta: f64, side: Side) -> Parts {
+/// All curves on spacing `h` or, without one, each on its own scale.
+fn samples(curves: &[(Curve, u64)], h: Option<f64>, core: i64, delta: f64, tails: bool) -> Vec<(Samples<'_>, u64)> {
     let total: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
-    let parts = curves
+    curves
         .iter()
         .map(|(curve, count)| {
             let step = h.unwrap_or(curve.scale() / core as f64);
-            let grid = Grid { step, core, tail: 1e-5 * delta / total };
-            let lattice = match side {
-                Side::Upper => Lattice::pessimistic(curve, grid),
-                Side::Lower => Lattice::optimistic(curve, grid),
-            };
-            (lattice, *count)
+            (Samples::new(curve, Grid { step, core, tail: 1e-5 * delta / total }, tails), *count)
         })
-        .collect();
-    Parts { parts }
+        .collect()
+}
+
+/// Lattices on one side of all curves.
+fn press(samples: &[(Samples, u64)], side: Side) -> Parts {
+    let lattice = |samples: &Samples| match side {
+        Side::Upper => samples.pessimistic(),
+        Side::Lower => samples.optimistic(),
+    };
+    Parts { parts: samples.iter().map(|(samples, count)| (lattice(samples), *count)).collect() }
+}
+
+/// Lattices from above.
+fn pessimistic(curves: &[(Curve, u64)], h: Option<f64>, core: i64, delta: f64) -> Parts {
+    press(&samples(curves, h, core, delta, false), Side::Upper)
 }
 
 /// The upper bound on a lattice of spacing `h`.
@@ -311,7 +326,7 @@ fn at_interval(curves: &[(Curve, u64)], window: &Window, h: f64, delta: f64) -> 
     let len = (points as usize).next_power_of_two().max(1 << 12);
     let mut room = *window;
     room.range.0 -= window.width();
-    let parts = press(curves, Some(h), 1 << 40, delta, Side::Upper);
+    let parts = pessimistic(curves, Some(h), 1 << 40, delta);
     match parts.epsilon(&room, len, delta * (1.0 - RESERVE), Side::Upper) {
         Root::At(e) | Root::Below(e) => Ok(e + parts.loss_rounding()),
         Root::Above => Ok(f64::INFINITY),
