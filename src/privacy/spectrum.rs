@@ -76,21 +76,10 @@ impl Parts {
     pub fn cumulant(&self, tilt: f64) -> [f64; 3] {
         let mut out = [0.0; 3];
         for (lattice, count) in &self.parts {
-            let count = *count as f64;
-            let h = lattice.step;
-            let top = lattice.atoms.iter().map(|&(j, m)| tilt * h * j as f64 + m).fold(f64::NEG_INFINITY, f64::max);
-            let (mut m0, mut m1, mut m2) = (0.0, 0.0, 0.0);
-            for &(j, m) in &lattice.atoms {
-                let l = h * j as f64;
-                let w = (tilt * l + m - top).exp();
-                m0 += w;
-                m1 += w * l;
-                m2 += w * l * l;
+            let one = cumulant(lattice, tilt);
+            for (sum, term) in out.iter_mut().zip(one) {
+                *sum += *count as f64 * term;
             }
-            let mean = m1 / m0;
-            out[0] += count * (top + m0.ln());
-            out[1] += count * mean;
-            out[2] += count * (m2 / m0 - mean * mean).max(0.0);
         }
         out
     }
@@ -144,6 +133,7 @@ impl Parts {
     ///
     /// `len` is the FFT's length; the lattices' spacing times `len` must be the window's width.
     pub fn epsilon(&self, window: &Window, len: usize, target: f64, side: Side) -> Root {
+        assert!(len.is_power_of_two(), "an FFT of length {len}");
         let h = self.parts[0].0.step;
         // Places beyond this are not whole numbers of f64 any more, and no epsilon there means anything.
         let farthest = (window.range.0.abs() + window.range.1.abs()) / h;
@@ -208,7 +198,7 @@ impl Parts {
                 return Root::At(0.0);
             }
             before = Some((s, inner));
-            let mass = law[(first + i as i64).rem_euclid(len as i64) as usize].re.max(0.0);
+            let mass = law[around(first + i as i64, len)].re.max(0.0);
             tail = mass + decay_more * tail;
         }
         Root::Below(place(0))
@@ -227,16 +217,16 @@ impl Parts {
         let mut scale_error = 0.0;
         for (lattice, count) in &self.parts {
             let h = lattice.step;
-            let ln_m = Parts { parts: vec![(Lattice::clone(lattice), 1)] }.cumulant(tilt)[0];
+            let ln_m = cumulant(lattice, tilt)[0];
             buffer.fill(zero);
             let mut digits = 0.0_f64;
             for &(j, m) in &lattice.atoms {
                 let exponent = tilt * h * j as f64;
-                let weight = (exponent + m - ln_m).exp();
+                let weight = exp(exponent + m - ln_m);
                 if weight > 1e-20 {
                     digits = digits.max(exponent.abs() + m.abs() + ln_m.abs());
                 }
-                buffer[j.rem_euclid(len as i64) as usize].re += weight;
+                buffer[around(j, len)].re += weight;
             }
             scale_error += *count as f64 * f64::EPSILON * (64.0 + 4.0 * digits);
             forward.process(&mut buffer);
@@ -250,7 +240,7 @@ impl Parts {
         let (mut error, mut total) = (0.0, 0.0);
         for i in 0..half {
             let both = if i == 0 || 2 * i == len { 1.0 } else { 2.0 };
-            let size = ln_size[i].exp();
+            let size = exp(ln_size[i]);
             error += both * size * relative[i] * relative[i].min(1.0).exp();
             total += both * size;
         }
@@ -269,6 +259,32 @@ impl Parts {
     pub fn loss_rounding(&self) -> f64 {
         self.steps() * 4.0 * f64::EPSILON * self.parts.iter().map(|(l, _)| l.step).fold(0.0, f64::max).max(1.0)
     }
+}
+
+/// ln M(θ) of one step, and its first two derivatives.
+fn cumulant(lattice: &Lattice, tilt: f64) -> [f64; 3] {
+    let h = lattice.step;
+    let top = lattice.atoms.iter().map(|&(j, m)| tilt * h * j as f64 + m).fold(f64::NEG_INFINITY, f64::max);
+    let (mut m0, mut m1, mut m2) = (0.0, 0.0, 0.0);
+    for &(j, m) in &lattice.atoms {
+        let l = h * j as f64;
+        let w = exp(tilt * l + m - top);
+        m0 += w;
+        m1 += w * l;
+        m2 += w * l * l;
+    }
+    let mean = m1 / m0;
+    [top + m0.ln(), mean, (m2 / m0 - mean * mean).max(0.0)]
+}
+
+/// e^x, at once where it is 0 in an f64: the library takes its time to say so.
+fn exp(x: f64) -> f64 {
+    if x < -746.0 { 0.0 } else { x.exp() }
+}
+
+/// Where j is on a circle of `len` places, a power of two.
+fn around(j: i64, len: usize) -> usize {
+    j as usize & (len - 1)
 }
 
 /// z^n by repeated squaring.
