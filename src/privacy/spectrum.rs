@@ -21,6 +21,10 @@ thread_local! {
 /// Points of a law that [`Parts::epsilon`] judges together.
 const BLOCK: usize = 64;
 
+/// ln of a share of the spectrum below which it is left out, and charged: most of it after many steps, and powers below the least
+/// normal number take the processor long.
+const NOTHING: f64 = -200.0;
+
 /// Lattices on the same spacing and how many steps each stands for.
 #[derive(Clone, Debug)]
 pub struct Parts {
@@ -230,7 +234,15 @@ impl Parts {
             }
             scale_error += *count as f64 * f64::EPSILON * (64.0 + 4.0 * digits);
             forward.process(&mut buffer);
+            let least = (NOTHING / *count as f64).exp() - eta;
             for (i, z) in buffer[..half].iter().enumerate() {
+                if least > 0.0 && z.norm_sqr() < 0.999 * least * least {
+                    // A relative error of 1 says that all of it is missing.
+                    product[i] = zero;
+                    ln_size[i] += NOTHING;
+                    relative[i] += 1.0;
+                    continue;
+                }
                 product[i] *= power(*z, *count);
                 let size = z.norm() + eta;
                 ln_size[i] += *count as f64 * size.ln();
