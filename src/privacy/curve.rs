@@ -129,6 +129,15 @@ impl Curve {
         }
     }
 
+    /// A loss that is never exceeded: without the record what is seen is at most 1 / (1 - q) times likelier than with it. Infinite where
+    /// none is known.
+    pub fn largest(&self) -> f64 {
+        match (&self.kind, self.direction) {
+            (Kind::Gaussian { q, .. }, Direction::Add) => -(-q).ln_1p(),
+            _ => f64::INFINITY,
+        }
+    }
+
     /// A loss small against those that matter.
     pub fn scale(&self) -> f64 {
         match &self.kind {
