@@ -118,7 +118,7 @@ impl Pld {
         }
         let one = || {
             let aimed = self.aimed(&steps, effort.direction, delta);
-            let log2 = effort.log2.max(aimed.start);
+            let log2 = effort.length(aimed.start);
             aimed.upper(log2, self.core(log2), delta).min(aimed.largest())
         };
         // The other direction is nearly always far below: what it could lose at most tells, or a short FFT proves it.
@@ -144,7 +144,7 @@ impl Pld {
             return Ok(bounds.lower);
         }
         let aimed = self.aimed(&steps, effort.direction, delta);
-        let log2 = effort.log2.max(aimed.start);
+        let log2 = effort.length(aimed.start);
         Ok(aimed.lower(log2, self.core(log2), delta))
     }
 
@@ -177,6 +177,13 @@ pub(super) struct Effort {
     pub(super) direction: Direction,
     /// The upper bound.
     pub(super) upper: f64,
+}
+
+impl Effort {
+    /// log2 of an FFT about as long, among those that are tried from `start` on: a whole answer would ask for it too.
+    fn length(&self, start: u32) -> u32 {
+        start + self.log2.saturating_sub(start) / 2 * 2
+    }
 }
 
 impl Default for Effort {
@@ -229,4 +236,33 @@ fn out_of_reach(steps: &[(Step, u64)], delta: f64) -> Error {
              delta; use a larger delta, more noise (or flips) or fewer steps, or take what RDP proves"
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_effort_is_spent_on_lengths_that_whole_answers_try() {
+        let pld = Pld::default();
+        for start in 12..=20 {
+            for log2 in 0..=pld.largest_log2 {
+                let length = Effort { log2, ..Effort::default() }.length(start);
+                assert!(pld.lengths(start).any(|l| l == length), "from {start} on, for {log2}: {length}");
+                assert!(length + 1 >= log2);
+            }
+        }
+    }
+
+    /// At these rates no lattice resolves what adding a record loses, which is next to nothing.
+    #[test]
+    fn rates_too_small_for_a_lattice_still_have_an_epsilon() {
+        let event = Event::SubsampledGaussian { noise_multiplier: 0.1728, sampling_rate: 1.252e-9, steps: 48 };
+        let delta = 1.47e-10;
+        let found = Pld::default().epsilon(&event, delta).unwrap().upper;
+        // One step alone loses no more than all, and they lose it with at most 48 times its probability, but for a little.
+        let step = Curve::new(event.steps().unwrap()[0].0, Direction::Remove);
+        assert!(step.stick(found).0 <= delta, "{found}");
+        assert!(48.0 * step.stick(found * 0.5).0 > delta, "{found}");
+    }
 }

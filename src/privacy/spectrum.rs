@@ -21,8 +21,8 @@ thread_local! {
 /// Points of a law that [`Parts::epsilon`] judges together.
 const BLOCK: usize = 64;
 
-/// ln of a share of the spectrum below which it is left out, and charged: most of it after many steps, and powers below the least
-/// normal number take the processor long.
+/// ln of what is nothing beside 1, and lost in its last bit many times over. Of a spectrum most is, after many steps: it is left out,
+/// and charged.
 const NOTHING: f64 = -200.0;
 
 /// Lattices on the same spacing and how many steps each stands for.
@@ -146,8 +146,9 @@ impl Parts {
         }
         let first = (window.range.0 / h).floor() as i64;
         let tilt = window.tilt;
-        let k = self.cumulant(tilt)[0];
-        let (law, round_off, scale_error) = self.tilted_law(tilt, len);
+        let ln_m: Vec<f64> = self.parts.iter().map(|(lattice, _)| cumulant(lattice, tilt)[0]).collect();
+        let k: f64 = self.parts.iter().zip(&ln_m).map(|((_, count), ln_m)| *count as f64 * ln_m).sum();
+        let (law, round_off, scale_error) = self.tilted_law(tilt, &ln_m, len);
         let place = |i: usize| (first + i as i64) as f64 * h;
         let beyond = |sign: f64, further: f64, end: f64| {
             (self.cumulant(tilt + sign * further)[0] - k - sign * further * end).min(0.0).exp()
@@ -208,8 +209,8 @@ impl Parts {
         Root::Below(place(0))
     }
 
-    /// The law of the tilted sum modulo `len`, a bound on the error of each entry, and one on ln(e^K).
-    fn tilted_law(&self, tilt: f64, len: usize) -> (Vec<Complex<f64>>, f64, f64) {
+    /// The law of the tilted sum modulo `len`, from every step's ln M; a bound on the error of each entry, and one on ln(e^K).
+    fn tilted_law(&self, tilt: f64, ln_m: &[f64], len: usize) -> (Vec<Complex<f64>>, f64, f64) {
         let (forward, inverse) = PLANNER.with_borrow_mut(|p| (p.plan_fft_forward(len), p.plan_fft_inverse(len)));
         let half = len / 2 + 1;
         let zero = Complex::new(0.0, 0.0);
@@ -219,9 +220,8 @@ impl Parts {
         // A radix-2 FFT of non-negative numbers of sum 1 errs by less than 5 u log2(n) in each entry, u = EPSILON / 2.
         let eta = 8.0 * f64::EPSILON * (len as f64).log2();
         let mut scale_error = 0.0;
-        for (lattice, count) in &self.parts {
+        for ((lattice, count), ln_m) in self.parts.iter().zip(ln_m) {
             let h = lattice.step;
-            let ln_m = cumulant(lattice, tilt)[0];
             buffer.fill(zero);
             let mut digits = 0.0_f64;
             for &(j, m) in &lattice.atoms {
@@ -289,9 +289,9 @@ fn cumulant(lattice: &Lattice, tilt: f64) -> [f64; 3] {
     [top + m0.ln(), mean, (m2 / m0 - mean * mean).max(0.0)]
 }
 
-/// e^x, at once where it is 0 in an f64: the library takes its time to say so.
+/// e^x, or 0 where that is nothing beside 1: what lies far below takes its time, all the more where an f64 ends.
 fn exp(x: f64) -> f64 {
-    if x < -746.0 { 0.0 } else { x.exp() }
+    if x < NOTHING { 0.0 } else { x.exp() }
 }
 
 /// Where j is on a circle of `len` places, a power of two.
