@@ -126,7 +126,7 @@ const FAR: f64 = 0.25;
 const COARSE: f64 = 1e-2;
 
 /// How often a dear accountant is asked before the best that is known has to do: epsilon may jump where its lattice ends.
-const PATIENCE: usize = 6;
+const PATIENCE: usize = 8;
 
 /// The boundary by a dear accountant, from its answer where another one saw it: Newton's steps in logarithms, beginning with the slope that the other one
 /// saw and kept between what is known to be too little and to suffice, until a setting suffices with less than [`PRECISION`] to spare; then one below it,
