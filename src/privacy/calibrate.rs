@@ -72,7 +72,7 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     }
     let off = (seen.upper.max(1e-300) / epsilon).ln().abs();
     let nearer = if off.is_finite() && (off > FAR || !pld.close(seen)) {
-        let roughly = |x: f64| coarse.upper(&event(x), delta, &effort);
+        let roughly = |x: f64| if x == by_rdp.high { Ok(seen.upper) } else { coarse.upper(&event(x), delta, &effort) };
         boundary(by_rdp.high, largest, epsilon, COARSE, off.clamp(0.05, 1.0), &roughly).ok()
     } else {
         None
@@ -126,7 +126,7 @@ const FAR: f64 = 0.25;
 const COARSE: f64 = 1e-2;
 
 /// How often a dear accountant is asked before the best that is known has to do: epsilon may jump where its lattice ends.
-const PATIENCE: usize = 6;
+const PATIENCE: usize = 8;
 
 /// The boundary by a dear accountant, from its answer where another one saw it: Newton's steps in logarithms, beginning with the slope that the other one
 /// saw and kept between what is known to be too little and to suffice, until a setting suffices with less than [`PRECISION`] to spare; then one below it,
@@ -180,7 +180,8 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
     }
     if found.upper.is_nan() || found.upper > target {
         // It does not fall as it should: enclose the boundary by whole answers, not too closely.
-        let upper = boundary(x, largest, target, 20.0 * PRECISION, 4e-3, &|x| Ok((dear.whole)(x)?.upper))?.high;
+        let upper = |y: f64| if y == x { Ok(found.upper) } else { Ok((dear.whole)(y)?.upper) };
+        let upper = boundary(x, largest, target, 20.0 * PRECISION, 4e-3, &upper)?.high;
         return Ok(Bounds { lower: 0.0, upper });
     }
     let (upper, mut lower) = (x, found.lower);

@@ -6,10 +6,19 @@
 //! in the rest W(t) = H(t) - (1 - t), so a curve gives both.
 
 use super::event::Step;
-use super::normal;
+use super::normal::{self, Stick};
 
 /// A value and a bound on its rounding error.
 pub type WithError = (f64, f64);
+
+/// The curve at a point.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// H, or W.
+    pub value: WithError,
+    /// The mass beyond the point, seen from 0, under the measure without the record.
+    pub tail: f64,
+}
 
 /// Which of the two neighbours is P.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +107,34 @@ impl Curve {
         (value * (1.0 - 1e-12)).max(0.0)
     }
 
-    /// An upper bound on Q(e^from < P/Q < e^to).
-    pub fn between(&self, from: f64, to: f64) -> f64 {
+    /// What a lattice asks of the curve at e^l, on the `upper` side H and what is above, else W and what is below. The tail costs
+    /// next to nothing here, and is 0 where it is not wanted.
+    pub fn sample(&self, l: f64, upper: bool, tail: bool) -> Sample {
         match self.direction {
-            Direction::Remove => self.kind.between(from, to),
+            Direction::Remove => self.kind.sample(l, upper, tail),
+            Direction::Add => {
+                let Sample { value, tail } = self.kind.sample(-l, !upper, tail);
+                Sample { value: scaled(value, l.exp()), tail }
+            }
+        }
+    }
+
+    /// An upper bound on Q(e^from < P/Q < e^to), `from` and `to` on the same side of 0, from the tails that [`Curve::sample`] saw at the
+    /// end near 0 and at the far one.
+    pub fn between(&self, from: f64, to: f64, near: f64, far: f64) -> f64 {
+        match self.direction {
+            Direction::Remove => self.kind.between(from, to, near, far),
             // P(cell) <= sup ratio Q(cell).
-            Direction::Add => self.kind.between(-to, -from) * (-from).exp(),
+            Direction::Add => self.kind.between(-to, -from, near, far) * (-from).exp(),
+        }
+    }
+
+    /// A loss that is never exceeded: without the record what is seen is at most 1 / (1 - q) times likelier than with it. Infinite where
+    /// none is known.
+    pub fn largest(&self) -> f64 {
+        match (&self.kind, self.direction) {
+            (Kind::Gaussian { q, .. }, Direction::Add) => -(-q).ln_1p(),
+            _ => f64::INFINITY,
         }
     }
 
@@ -202,16 +233,60 @@ impl Kind {
         }
     }
 
-    fn between(&self, from: f64, to: f64) -> f64 {
-        match self {
-            Kind::Gaussian { .. } => {
-                let (high, low) =
-                    if from >= 0.0 { (self.above(from), self.above(to)) } else { (self.below(to), self.below(from)) };
-                high - low + 1e-12 * high
+    /// [`Kind::stick`] and [`Kind::above`], or [`Kind::rest`] and [`Kind::below`], in one go.
+    fn sample(&self, l: f64, upper: bool, tail: bool) -> Sample {
+        match (self, upper) {
+            (Kind::Gaussian { sigma, q }, _) => {
+                let Some(inner) = Self::inner(l, *q) else {
+                    return Sample { value: (0.0, 0.0), tail: if upper { 1.0 } else { 0.0 } };
+                };
+                let stick = Stick::new(*sigma, if upper { inner } else { -inner });
+                let beyond = || if upper { stick.above_v() } else { stick.above_u() };
+                let by = if upper { *q } else { q * inner.exp() };
+                Sample { value: scaled(stick.value, by), tail: if tail { beyond() } else { 0.0 } }
             }
+            (Kind::Atoms(_), true) => Sample { value: self.stick(l), tail: 0.0 },
+            (Kind::Atoms(_), false) => Sample { value: self.rest(l), tail: 0.0 },
+        }
+    }
+
+    fn between(&self, from: f64, to: f64, near: f64, far: f64) -> f64 {
+        match self {
+            Kind::Gaussian { .. } => near - far + 1e-12 * near,
             Kind::Atoms(atoms) => {
                 let (t, u) = (from.exp() * (1.0 - 1e-14), to.exp() * (1.0 + 1e-14));
                 atoms.iter().filter(|(_, r)| *r > t && *r < u).map(|(m, _)| m * (1.0 + 1e-12)).sum()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a lattice takes in one go is, to the bit, what the curve says piece by piece.
+    #[test]
+    fn a_sample_is_the_curve_and_its_tail() {
+        for (sigma, q) in [(0.13, 1e-7), (0.3, 0.2), (1.0, 0.01), (4.0, 1.0)] {
+            let step = Step::Gaussian { noise_multiplier: sigma, sampling_rate: q };
+            for direction in [Direction::Remove, Direction::Add] {
+                let curve = Curve::new(step, direction);
+                for i in 0..3000 {
+                    let l = curve.scale() * 0.01 * f64::from(i) * 1.006_f64.powi(i);
+                    if l > 600.0 {
+                        break;
+                    }
+                    let (upper, lower) = (curve.sample(l, true, true), curve.sample(-l, false, true));
+                    assert_eq!(upper.value, curve.stick(l), "{step:?} {direction:?} l = {l}");
+                    assert_eq!(lower.value, curve.rest(-l), "{step:?} {direction:?} l = -{l}");
+                    let tails = match direction {
+                        Direction::Remove => (curve.kind.above(l), curve.kind.below(-l)),
+                        Direction::Add => (curve.kind.below(-l), curve.kind.above(l)),
+                    };
+                    assert_eq!((upper.tail, lower.tail), tails, "{step:?} {direction:?} l = {l}");
+                    assert_eq!(curve.sample(l, true, false).value, upper.value);
+                }
             }
         }
     }

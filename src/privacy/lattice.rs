@@ -12,10 +12,14 @@
 //! The greatest convex minorant through all points repairs rounding: it stays above the true curve if the points do (H
 //! itself is a convex minorant), and below it if the chords between the points do.
 
-use super::curve::Curve;
+use super::curve::{Curve, Sample};
+use rayon::prelude::*;
 
 /// Losses beyond this count as infinite: e^700 is the end of f64, and no epsilon near it means anything.
 pub const LARGEST_LOSS: f64 = 700.0;
+
+/// Points that are not worth another thread's while.
+const SHARE: usize = 1 << 11;
 
 /// The privacy-loss distribution of one step on multiples of `step`, under P.
 #[derive(Clone, Debug)]
@@ -43,46 +47,99 @@ pub struct Grid {
 #[derive(Clone, Copy, Debug)]
 struct Point {
     index: i64,
+    /// e^l.
+    t: f64,
     value: f64,
 }
 
 /// t = 0, where every W is 0.
-const ORIGIN: Point = Point { index: i64::MIN, value: 0.0 };
+const ORIGIN: Point = Point { index: i64::MIN, t: 0.0, value: 0.0 };
 
 impl Lattice {
     /// A pair that dominates `curve`'s.
     pub fn pessimistic(curve: &Curve, grid: Grid) -> Self {
-        let points: Vec<Point> = grid.indices(curve).into_iter().map(|j| grid.point(curve, j, 1.0)).collect();
-        let infinite = points.last().map_or(0.0, |p| p.value);
-        Self { step: grid.step, atoms: masses(&minorant(&points, grid.step), grid.step), infinite }
+        Samples::new(curve, grid, false).pessimistic()
     }
 
     /// A pair that `curve`'s dominates.
+    pub fn optimistic(curve: &Curve, grid: Grid) -> Self {
+        Samples::new(curve, grid, true).optimistic()
+    }
+}
+
+/// A curve at the points of a grid: what the lattices on both sides are made of.
+pub struct Samples<'a> {
+    curve: &'a Curve,
+    step: f64,
+    /// (j, e^(jh), what the curve is there).
+    points: Vec<(i64, f64, Sample)>,
+}
+
+impl<'a> Samples<'a> {
+    /// `curve` at the points of `grid`; [`Samples::optimistic`] wants the `tails` as well.
+    pub fn new(curve: &'a Curve, grid: Grid, tails: bool) -> Self {
+        let at = |&j: &i64| {
+            let l = j as f64 * grid.step;
+            (j, l.exp(), curve.sample(l, j >= 0, tails))
+        };
+        let points = grid.indices(curve).par_iter().with_min_len(SHARE).map(at).collect();
+        Self { curve, step: grid.step, points }
+    }
+
+    /// The points with their errors added, or with `sign` -1 taken off.
+    fn signed(&self, sign: f64) -> impl Iterator<Item = Point> {
+        self.points.iter().map(move |&(index, t, Sample { value: (value, error), .. })| {
+            // Whatever could not be computed: H is at most 1, so W = H - (1 - t) at most t, and neither is below 0.
+            let most = if index >= 0 { 1.0 } else { t };
+            let known = if sign > 0.0 { most } else { 0.0 };
+            let value = value + sign * error;
+            Point { index, t, value: if value.is_nan() { known } else { value.min(most) } }
+        })
+    }
+
+    /// A pair that the curve's is dominated by.
+    pub fn pessimistic(&self) -> Lattice {
+        let infinite = self.signed(1.0).last().map_or(0.0, |p| p.value);
+        Lattice { step: self.step, atoms: masses(&minorant(self.signed(1.0), self.step), self.step), infinite }
+    }
+
+    /// A pair that the curve's dominates.
     ///
     /// Between two lattice points a chord lies above H by at most (t_(j+1) - t_j) Q(cell) / 4; lowering both ends by as much
     /// puts it below. Where that would leave max(1 - t, 0) the function starts (and ends) on it, along a line
     /// no steeper than H at that point, which is below H because H is convex.
-    pub fn optimistic(curve: &Curve, grid: Grid) -> Self {
-        let h = grid.step;
-        let indices = grid.indices(curve);
-        let at = |j: i64| j as f64 * h;
-        let chord: Vec<f64> = indices
-            .windows(2)
-            .map(|w| 0.25 * width(w[0], w[1], h) * curve.between(at(w[0]), at(w[1])) * (1.0 + 1e-12))
-            .collect();
-        let mut points: Vec<Point> = indices.iter().map(|&j| grid.point(curve, j, -1.0)).collect();
-        for (k, p) in points.iter_mut().enumerate() {
-            let left = if k > 0 { chord[k - 1] } else { 0.0 };
-            p.value -= left.max(chord.get(k).copied().unwrap_or(0.0));
+    pub fn optimistic(&self) -> Lattice {
+        let (curve, h) = (self.curve, self.step);
+        let at = |k: usize| self.points[k].0 as f64 * h;
+        let mut points: Vec<Point> = self.signed(-1.0).collect();
+        let mut widths = Widths::new(h);
+        // At 0 the cell on the left has its tail below, the one on the right above.
+        let below_zero = curve.sample(0.0, false, true).tail;
+        let mut left = 0.0_f64;
+        for k in 0..points.len() {
+            let right = if let Some(next) = points.get(k + 1) {
+                let tails = (self.points[k].2.tail, self.points[k + 1].2.tail);
+                let (near, far) = match next.index {
+                    0 => (below_zero, tails.0),
+                    ..0 => (tails.1, tails.0),
+                    1.. => tails,
+                };
+                let mass = curve.between(at(k), at(k + 1), near, far);
+                0.25 * widths.of(points[k], *next) * mass * (1.0 + 1e-12)
+            } else {
+                0.0
+            };
+            points[k].value -= left.max(right);
+            left = right;
         }
-        let zero = indices.partition_point(|&j| j < 0);
-        let trivial = Self { step: h, atoms: vec![(0, 0.0)], infinite: 0.0 };
+        let zero = points.partition_point(|p| p.index < 0);
+        let trivial = Lattice { step: h, atoms: vec![(0, 0.0)], infinite: 0.0 };
         if points[zero].value <= 0.0 || zero == 0 || zero + 1 >= points.len() {
             return trivial;
         }
         let mut first = (0..zero).rev().find(|&k| points[k].value <= 0.0).unwrap_or(0);
         loop {
-            let rise = curve.below(at(indices[first])) * width(indices[first], indices[first + 1], h);
+            let rise = curve.below(at(first)) * widths.of(points[first], points[first + 1]);
             points[first].value = 0.0;
             if rise > 0.0 {
                 points[first + 1].value = points[first + 1].value.min(rise);
@@ -95,7 +152,7 @@ impl Lattice {
         }
         let mut last = (zero + 1..points.len()).find(|&k| points[k].value <= 0.0).unwrap_or(points.len() - 1);
         loop {
-            let fall = curve.above(at(indices[last])) * width(indices[last - 1], indices[last], h);
+            let fall = curve.above(at(last)) * widths.of(points[last - 1], points[last]);
             points[last].value = 0.0;
             if fall > 0.0 {
                 points[last - 1].value = points[last - 1].value.min(fall);
@@ -106,7 +163,7 @@ impl Lattice {
                 return trivial;
             }
         }
-        Self { step: h, atoms: masses(&minorant(&points[first..=last], h), h), infinite: 0.0 }
+        Lattice { step: h, atoms: masses(&minorant(points[first..=last].iter().copied(), h), h), infinite: 0.0 }
     }
 }
 
@@ -145,20 +202,30 @@ impl Grid {
         all.extend(side(high));
         all
     }
-
-    fn point(&self, curve: &Curve, index: i64, sign: f64) -> Point {
-        let l = index as f64 * self.step;
-        let (value, error) = if index >= 0 { curve.stick(l) } else { curve.rest(l) };
-        // Whatever could not be computed: H is at most 1, so W = H - (1 - t) at most t, and neither is below 0.
-        let known = if sign > 0.0 { l.min(0.0).exp() } else { 0.0 };
-        let value = value + sign * error;
-        Point { index, value: if value.is_nan() { known } else { value.min(l.min(0.0).exp()) } }
-    }
 }
 
-/// t_k - t_i.
-fn width(i: i64, k: i64, h: f64) -> f64 {
-    if i == i64::MIN { (k as f64 * h).exp() } else { (i as f64 * h).exp() * ((k - i) as f64 * h).exp_m1() }
+/// t_k - t_i = t_i (e^((k - i) h) - 1). Neighbours are mostly as far from each other as those before them were.
+struct Widths {
+    h: f64,
+    gap: i64,
+    growth: f64,
+}
+
+impl Widths {
+    fn new(h: f64) -> Self {
+        Self { h, gap: 0, growth: 0.0 }
+    }
+
+    fn of(&mut self, a: Point, b: Point) -> f64 {
+        if a.index == i64::MIN {
+            return b.t;
+        }
+        if b.index - a.index != self.gap {
+            self.gap = b.index - a.index;
+            self.growth = (self.gap as f64 * self.h).exp_m1();
+        }
+        a.t * self.growth
+    }
 }
 
 /// Slope of H, or, where both ends are at t <= 1, of W: kept apart so that small masses keep their digits.
@@ -168,15 +235,17 @@ struct Slope {
     of_rest: bool,
 }
 
+const FLAT: Slope = Slope { value: 0.0, of_rest: false };
+
 impl Slope {
-    fn new(a: Point, b: Point, h: f64) -> Self {
-        let run = width(a.index, b.index, h);
+    fn new(a: Point, b: Point, widths: &mut Widths) -> Self {
+        let run = widths.of(a, b);
         if b.index <= 0 {
             return Self { value: (b.value - a.value) / run, of_rest: true };
         }
         let start = match a.index {
             i64::MIN => 1.0,
-            i if i < 0 => a.value - (i as f64 * h).exp_m1(),
+            i if i < 0 => a.value - (i as f64 * widths.h).exp_m1(),
             _ => a.value,
         };
         Self { value: (b.value - start) / run, of_rest: false }
@@ -191,32 +260,36 @@ impl Slope {
     }
 }
 
-/// The greatest convex function below all points, from t = 0 on, as the points where it bends.
-fn minorant(points: &[Point], h: f64) -> Vec<Point> {
-    let mut hull = vec![ORIGIN];
-    for &p in points {
-        while let [.., a, b] = hull[..] {
-            if Slope::new(b, p, h).minus(Slope::new(a, b, h)) > 0.0 {
-                break;
+/// The greatest convex function below all points, from t = 0 on, as the points where it bends and the slopes that lead to them.
+fn minorant(points: impl Iterator<Item = Point>, h: f64) -> Vec<(Point, Slope)> {
+    let mut widths = Widths::new(h);
+    let mut hull = Vec::with_capacity(points.size_hint().0 + 1);
+    hull.push((ORIGIN, FLAT));
+    for p in points {
+        let slope = loop {
+            let (last, before) = hull[hull.len() - 1];
+            let slope = Slope::new(last, p, &mut widths);
+            if hull.len() == 1 || slope.minus(before) > 0.0 {
+                break slope;
             }
             hull.pop();
-        }
-        hull.push(p);
+        };
+        hull.push((p, slope));
     }
     hull
 }
 
 /// ln of the P mass at each bend; to the right of the last H is constant.
-fn masses(hull: &[Point], h: f64) -> Vec<(i64, f64)> {
-    let flat = Slope { value: 0.0, of_rest: false };
-    (1..hull.len())
-        .filter_map(|k| {
-            let left = Slope::new(hull[k - 1], hull[k], h);
-            let right = hull.get(k + 1).map_or(flat, |&next| Slope::new(hull[k], next, h));
-            let jump = right.minus(left);
-            (jump > 0.0).then(|| (hull[k].index, jump.ln() + hull[k].index as f64 * h))
-        })
-        .collect()
+fn masses(hull: &[(Point, Slope)], h: f64) -> Vec<(i64, f64)> {
+    let mut atoms = Vec::with_capacity(hull.len());
+    for (k, &(Point { index, .. }, left)) in hull.iter().enumerate().skip(1) {
+        let right = hull.get(k + 1).map_or(FLAT, |next| next.1);
+        let jump = right.minus(left);
+        if jump > 0.0 {
+            atoms.push((index, jump.ln() + index as f64 * h));
+        }
+    }
+    atoms
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! [`Guarantee`].
 
 pub mod accountant;
+mod aim;
 pub mod binomial;
 pub mod calibrate;
 pub mod compose;

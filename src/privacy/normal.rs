@@ -37,15 +37,43 @@ pub fn ln_above(x: f64) -> f64 {
 /// H = P(Z > u) - e^l P(Z > v), u = sigma l - 1/(2 sigma), v = sigma l + 1/(2 sigma). As density(u) = e^l density(v),
 /// the second term is density(u) mills(v); for u > 0 the first is density(u) mills(u), so that far tails keep their digits.
 pub fn hockey_stick(sigma: f64, l: f64) -> (f64, f64) {
-    let (u, v) = (sigma * l - 0.5 / sigma, sigma * l + 0.5 / sigma);
-    if u < -40.0 {
-        // 1 - H = P(Z < u) + e^l P(Z > v) < 2 P(Z < u) < e^-800.
-        return (1.0, f64::EPSILON);
+    Stick::new(sigma, l).value
+}
+
+/// [`hockey_stick`] with the tails that it was made of: each takes as long as all the rest.
+pub struct Stick {
+    /// The divergence and a bound on its rounding error.
+    pub value: (f64, f64),
+    ends: (f64, f64),
+    above: (Option<f64>, Option<f64>),
+}
+
+impl Stick {
+    /// The divergence at e^l.
+    pub fn new(sigma: f64, l: f64) -> Self {
+        let (u, v) = (sigma * l - 0.5 / sigma, sigma * l + 0.5 / sigma);
+        if u < -40.0 {
+            // 1 - H = P(Z < u) + e^l P(Z > v) < 2 P(Z < u) < e^-800.
+            return Self { value: (1.0, f64::EPSILON), ends: (u, v), above: (None, None) };
+        }
+        let above_u = (u <= 0.0).then(|| above(u));
+        // Below 5 Mills' ratio is the tail over the density.
+        let above_v = (v < 5.0).then(|| above(v));
+        let first = above_u.unwrap_or_else(|| density(u) * mills(u));
+        let second = density(u) * above_v.map_or_else(|| mills(v), |tail| tail / density(v));
+        let error = f64::EPSILON * (16.0 + 2.0 * u.abs() * v) * (first + second);
+        Self { value: ((first - second).max(0.0), error), ends: (u, v), above: (above_u, above_v) }
     }
-    let first = if u > 0.0 { density(u) * mills(u) } else { above(u) };
-    let second = density(u) * mills(v);
-    let error = f64::EPSILON * (16.0 + 2.0 * u.abs() * v) * (first + second);
-    ((first - second).max(0.0), error)
+
+    /// P(Z > u).
+    pub fn above_u(&self) -> f64 {
+        self.above.0.unwrap_or_else(|| above(self.ends.0))
+    }
+
+    /// P(Z > v).
+    pub fn above_v(&self) -> f64 {
+        self.above.1.unwrap_or_else(|| above(self.ends.1))
+    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,10 @@ thread_local! {
 /// Points of a law that [`Parts::epsilon`] judges together.
 const BLOCK: usize = 64;
 
+/// ln of what is nothing beside 1, and lost in its last bit many times over. Of a spectrum most is, after many steps: it is left out,
+/// and charged.
+const NOTHING: f64 = -200.0;
+
 /// Lattices on the same spacing and how many steps each stands for.
 #[derive(Clone, Debug)]
 pub struct Parts {
@@ -76,21 +80,10 @@ impl Parts {
     pub fn cumulant(&self, tilt: f64) -> [f64; 3] {
         let mut out = [0.0; 3];
         for (lattice, count) in &self.parts {
-            let count = *count as f64;
-            let h = lattice.step;
-            let top = lattice.atoms.iter().map(|&(j, m)| tilt * h * j as f64 + m).fold(f64::NEG_INFINITY, f64::max);
-            let (mut m0, mut m1, mut m2) = (0.0, 0.0, 0.0);
-            for &(j, m) in &lattice.atoms {
-                let l = h * j as f64;
-                let w = (tilt * l + m - top).exp();
-                m0 += w;
-                m1 += w * l;
-                m2 += w * l * l;
+            let one = cumulant(lattice, tilt);
+            for (sum, term) in out.iter_mut().zip(one) {
+                *sum += *count as f64 * term;
             }
-            let mean = m1 / m0;
-            out[0] += count * (top + m0.ln());
-            out[1] += count * mean;
-            out[2] += count * (m2 / m0 - mean * mean).max(0.0);
         }
         out
     }
@@ -144,6 +137,7 @@ impl Parts {
     ///
     /// `len` is the FFT's length; the lattices' spacing times `len` must be the window's width.
     pub fn epsilon(&self, window: &Window, len: usize, target: f64, side: Side) -> Root {
+        assert!(len.is_power_of_two(), "an FFT of length {len}");
         let h = self.parts[0].0.step;
         // Places beyond this are not whole numbers of f64 any more, and no epsilon there means anything.
         let farthest = (window.range.0.abs() + window.range.1.abs()) / h;
@@ -152,8 +146,9 @@ impl Parts {
         }
         let first = (window.range.0 / h).floor() as i64;
         let tilt = window.tilt;
-        let k = self.cumulant(tilt)[0];
-        let (law, round_off, scale_error) = self.tilted_law(tilt, len);
+        let ln_m: Vec<f64> = self.parts.iter().map(|(lattice, _)| cumulant(lattice, tilt)[0]).collect();
+        let k: f64 = self.parts.iter().zip(&ln_m).map(|((_, count), ln_m)| *count as f64 * ln_m).sum();
+        let (law, round_off, scale_error) = self.tilted_law(tilt, &ln_m, len);
         let place = |i: usize| (first + i as i64) as f64 * h;
         let beyond = |sign: f64, further: f64, end: f64| {
             (self.cumulant(tilt + sign * further)[0] - k - sign * further * end).min(0.0).exp()
@@ -208,14 +203,14 @@ impl Parts {
                 return Root::At(0.0);
             }
             before = Some((s, inner));
-            let mass = law[(first + i as i64).rem_euclid(len as i64) as usize].re.max(0.0);
+            let mass = law[around(first + i as i64, len)].re.max(0.0);
             tail = mass + decay_more * tail;
         }
         Root::Below(place(0))
     }
 
-    /// The law of the tilted sum modulo `len`, a bound on the error of each entry, and one on ln(e^K).
-    fn tilted_law(&self, tilt: f64, len: usize) -> (Vec<Complex<f64>>, f64, f64) {
+    /// The law of the tilted sum modulo `len`, from every step's ln M; a bound on the error of each entry, and one on ln(e^K).
+    fn tilted_law(&self, tilt: f64, ln_m: &[f64], len: usize) -> (Vec<Complex<f64>>, f64, f64) {
         let (forward, inverse) = PLANNER.with_borrow_mut(|p| (p.plan_fft_forward(len), p.plan_fft_inverse(len)));
         let half = len / 2 + 1;
         let zero = Complex::new(0.0, 0.0);
@@ -225,22 +220,29 @@ impl Parts {
         // A radix-2 FFT of non-negative numbers of sum 1 errs by less than 5 u log2(n) in each entry, u = EPSILON / 2.
         let eta = 8.0 * f64::EPSILON * (len as f64).log2();
         let mut scale_error = 0.0;
-        for (lattice, count) in &self.parts {
+        for ((lattice, count), ln_m) in self.parts.iter().zip(ln_m) {
             let h = lattice.step;
-            let ln_m = Parts { parts: vec![(Lattice::clone(lattice), 1)] }.cumulant(tilt)[0];
             buffer.fill(zero);
             let mut digits = 0.0_f64;
             for &(j, m) in &lattice.atoms {
                 let exponent = tilt * h * j as f64;
-                let weight = (exponent + m - ln_m).exp();
+                let weight = exp(exponent + m - ln_m);
                 if weight > 1e-20 {
                     digits = digits.max(exponent.abs() + m.abs() + ln_m.abs());
                 }
-                buffer[j.rem_euclid(len as i64) as usize].re += weight;
+                buffer[around(j, len)].re += weight;
             }
             scale_error += *count as f64 * f64::EPSILON * (64.0 + 4.0 * digits);
             forward.process(&mut buffer);
+            let least = (NOTHING / *count as f64).exp() - eta;
             for (i, z) in buffer[..half].iter().enumerate() {
+                if least > 0.0 && z.norm_sqr() < 0.999 * least * least {
+                    // A relative error of 1 says that all of it is missing.
+                    product[i] = zero;
+                    ln_size[i] += NOTHING;
+                    relative[i] += 1.0;
+                    continue;
+                }
                 product[i] *= power(*z, *count);
                 let size = z.norm() + eta;
                 ln_size[i] += *count as f64 * size.ln();
@@ -250,7 +252,7 @@ impl Parts {
         let (mut error, mut total) = (0.0, 0.0);
         for i in 0..half {
             let both = if i == 0 || 2 * i == len { 1.0 } else { 2.0 };
-            let size = ln_size[i].exp();
+            let size = exp(ln_size[i]);
             error += both * size * relative[i] * relative[i].min(1.0).exp();
             total += both * size;
         }
@@ -269,6 +271,32 @@ impl Parts {
     pub fn loss_rounding(&self) -> f64 {
         self.steps() * 4.0 * f64::EPSILON * self.parts.iter().map(|(l, _)| l.step).fold(0.0, f64::max).max(1.0)
     }
+}
+
+/// ln M(θ) of one step, and its first two derivatives.
+fn cumulant(lattice: &Lattice, tilt: f64) -> [f64; 3] {
+    let h = lattice.step;
+    let top = lattice.atoms.iter().map(|&(j, m)| tilt * h * j as f64 + m).fold(f64::NEG_INFINITY, f64::max);
+    let (mut m0, mut m1, mut m2) = (0.0, 0.0, 0.0);
+    for &(j, m) in &lattice.atoms {
+        let l = h * j as f64;
+        let w = exp(tilt * l + m - top);
+        m0 += w;
+        m1 += w * l;
+        m2 += w * l * l;
+    }
+    let mean = m1 / m0;
+    [top + m0.ln(), mean, (m2 / m0 - mean * mean).max(0.0)]
+}
+
+/// e^x, or 0 where that is nothing beside 1: what lies far below takes its time, all the more where an f64 ends.
+fn exp(x: f64) -> f64 {
+    if x < NOTHING { 0.0 } else { x.exp() }
+}
+
+/// Where j is on a circle of `len` places, a power of two.
+fn around(j: i64, len: usize) -> usize {
+    j as usize & (len - 1)
 }
 
 /// z^n by repeated squaring.
