@@ -153,7 +153,8 @@ impl Narrow for bf16 {
     fn few_rows_serial<F: Real>(a: ArrayView2<F>, w: ArrayView2<Self>, onto: Onto<F>, mut c: ArrayViewMut2<F>) {
         let ((m, k), n) = (a.dim(), w.nrows());
         assert!(w.ncols() == k && c.dim() == (m, n), "sizes of a product");
-        assert!(w.strides()[1] == 1 && c.strides()[1] == 1, "rows that are runs");
+        // A row of one number has any stride.
+        assert!((k == 1 || w.strides()[1] == 1) && (n == 1 || c.strides()[1] == 1), "rows that are runs");
         if let Onto::Row(row) = onto {
             assert_eq!(row.len(), n, "size of the row under a product");
         }
