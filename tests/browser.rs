@@ -179,7 +179,7 @@ fn check(found: &Value, look: Look) {
     assert_eq!(found["sideways"], Value::Array(vec![]), "tables that scroll");
     // Two buttons a table, and one for everything.
     let saved = found["saved"].as_array().unwrap();
-    assert_eq!(saved.len(), 2 * 6 + 1, "{saved:?}");
+    assert_eq!(saved.len(), 2 * 7 + 1, "{saved:?}");
     assert!(saved.iter().all(|s| s[1].as_u64() > Some(20)), "{saved:?}");
     assert!(texts(&found["methods"]).contains(&"DPSGD"), "{}", found["methods"]);
 
@@ -211,7 +211,7 @@ fn check(found: &Value, look: Look) {
 fn check_tables(found: &Value) {
     let tables = found["tables"].as_array().unwrap();
     // The methods, what they say after three prompts, the facts, and the kinds of cells.
-    assert_eq!(tables.len(), 6);
+    assert_eq!(tables.len(), 7);
     for table in tables {
         for column in table["columns"].as_array().unwrap() {
             assert_eq!(texts(&column["said"]), ["ascending", "descending"]);
