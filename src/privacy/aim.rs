@@ -7,6 +7,7 @@ use super::lattice::{Grid, Samples};
 use super::pld::RESERVE;
 use super::spectrum::{Parts, Root, Side, Window};
 use crate::error::{Error, Result};
+use rayon::prelude::*;
 
 /// Steps in one direction, and the window that their sum lives in.
 pub(super) struct Aimed {
@@ -49,7 +50,7 @@ impl Aimed {
     }
 
     fn samples(&self, log2: u32, core: i64, delta: f64, tails: bool) -> Vec<(Samples<'_>, u64)> {
-        samples(&self.curves, Some(self.window.spacing(1 << log2)), core, delta, tails)
+        samples(&self.curves, Some(self.window.spacing(1 << log2)), core, delta, tails, self.window.width())
     }
 
     fn bound(&self, samples: &[(Samples, u64)], log2: u32, delta: f64, side: Side) -> f64 {
@@ -125,14 +126,21 @@ fn shortest(window: &Window, steps: f64, least: u32, most: u32) -> u32 {
     (len.log2().ceil().max(0.0) as u32).clamp(least, most.max(least))
 }
 
-/// All curves on spacing `h` or, without one, each on its own scale.
-fn samples(curves: &[(Curve, u64)], h: Option<f64>, core: i64, delta: f64, tails: bool) -> Vec<(Samples<'_>, u64)> {
+/// All curves on spacing `h` or, without one, each on its own scale. A loss that leads below a window as wide as `near` is wanted roughly.
+fn samples(
+    curves: &[(Curve, u64)],
+    h: Option<f64>,
+    core: i64,
+    delta: f64,
+    tails: bool,
+    near: f64,
+) -> Vec<(Samples<'_>, u64)> {
     let total: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
     curves
         .iter()
         .map(|(curve, count)| {
             let step = h.unwrap_or(curve.scale() / core as f64);
-            (Samples::new(curve, Grid { step, core, tail: 1e-5 * delta / total }, tails), *count)
+            (Samples::new(curve, Grid { step, core, tail: 1e-5 * delta / total, near }, tails), *count)
         })
         .collect()
 }
@@ -143,12 +151,12 @@ fn press(samples: &[(Samples, u64)], side: Side) -> Parts {
         Side::Upper => samples.pessimistic(),
         Side::Lower => samples.optimistic(),
     };
-    Parts { parts: samples.iter().map(|(samples, count)| (lattice(samples), *count)).collect() }
+    Parts { parts: samples.par_iter().map(|(samples, count)| (lattice(samples), *count)).collect() }
 }
 
 /// Lattices from above.
 fn pessimistic(curves: &[(Curve, u64)], h: Option<f64>, core: i64, delta: f64) -> Parts {
-    press(&samples(curves, h, core, delta, false), Side::Upper)
+    press(&samples(curves, h, core, delta, false, f64::INFINITY), Side::Upper)
 }
 
 /// The upper bound on a lattice of spacing `h`.

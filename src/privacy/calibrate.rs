@@ -84,8 +84,7 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
             let seen = coarse.enclosure_by(&event(near.high), delta, &mut effort)?;
             let longest = if pld.close(seen) { effort.log2 } else { pld.largest_log2 };
             let mut least = f64::INFINITY;
-            for log2 in (effort.log2..=longest).step_by(2) {
-                let upper = pld.upper(&event(near.high), delta, &Effort { log2, ..effort })?;
+            for (log2, upper) in pld.uppers(&event(near.high), delta, &effort, longest)? {
                 if upper <= least * (1.0 + PRECISION) {
                     (least, effort.log2) = (upper, log2);
                 }
@@ -138,7 +137,7 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
     let excess = |e: f64| (e.max(1e-300) / target).ln();
     let mut slope = near.slope();
     let mut x = near.high;
-    let reach = if start.whole { 0.5 } else { 5.0 * COARSE };
+    let mut reach = if start.whole { 0.5 } else { 5.0 * COARSE };
     let mut too_little = 0.0_f64;
     let mut best: Option<(f64, Bounds, bool)> = None;
     for asked in 0..PATIENCE {
@@ -156,6 +155,9 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
         }
         // Aim at the middle of what there may be to spare; where there is no finite epsilon, a little further up.
         let step = if above.is_finite() { (above / slope + 0.5 * PRECISION).clamp(-reach, reach) } else { 0.05 };
+        if step.abs() == reach {
+            reach *= 2.0;
+        }
         let newton = (x * step.exp()).min(largest);
         let next = if newton > too_little && newton < known {
             newton

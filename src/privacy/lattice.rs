@@ -41,7 +41,12 @@ pub struct Grid {
     pub core: i64,
     /// H may be cut off where it is below this.
     pub tail: f64,
+    /// Losses below minus this are wanted roughly: at most [`ROUGHLY`] points in every octave of them.
+    pub near: f64,
 }
+
+/// Points an octave where a loss is wanted roughly: as many as the lattices have that windows are found by.
+pub const ROUGHLY: i64 = 1 << 8;
 
 /// A point of the curve: H at index >= 0, W = H - (1 - t) at index <= 0 (at 0 they are the same).
 #[derive(Clone, Copy, Debug)]
@@ -186,20 +191,21 @@ impl Grid {
         let high = reach(&|l| curve.stick(l).0 <= self.tail);
         let low =
             reach(&|l| curve.below(-l) * (-l).exp() <= 1e-3 * self.tail.sqrt().min(1e-6) && curve.rest(-l).0 <= 1e-9);
-        let side = |end: i64| {
+        let side = |end: i64, near: f64| {
             let mut out = Vec::new();
             let mut j = 1;
             while j < end {
                 out.push(j);
-                let octave = (j / self.core).max(1).ilog2();
+                let core = if j as f64 * self.step > near { self.core.min(ROUGHLY) } else { self.core };
+                let octave = (j / core).max(1).ilog2();
                 j = ((j >> octave) + 1) << octave;
             }
             out.push(end);
             out
         };
-        let mut all: Vec<i64> = side(low).into_iter().rev().map(|j| -j).collect();
+        let mut all: Vec<i64> = side(low, self.near).into_iter().rev().map(|j| -j).collect();
         all.push(0);
-        all.extend(side(high));
+        all.extend(side(high, f64::INFINITY));
         all
     }
 }
@@ -320,7 +326,7 @@ mod tests {
         for step in steps() {
             for direction in [Direction::Remove, Direction::Add] {
                 let curve = Curve::new(step, direction);
-                let grid = Grid { step: 0.37 * curve.scale(), core: 64, tail: 1e-14 };
+                let grid = Grid { step: 0.37 * curve.scale(), core: 64, tail: 1e-14, near: f64::INFINITY };
                 let (high, low) = (Lattice::pessimistic(&curve, grid), Lattice::optimistic(&curve, grid));
                 for i in 0..4000 {
                     let l = curve.scale() * 0.01 * f64::from(i) * 1.003_f64.powi(i / 4);
@@ -346,11 +352,40 @@ mod tests {
     }
 
     #[test]
+    fn losses_far_below_may_be_rough() {
+        for step in steps() {
+            for direction in [Direction::Remove, Direction::Add] {
+                let curve = Curve::new(step, direction);
+                let near = 2.0 * curve.scale();
+                let rough = Grid { step: 1e-3 * curve.scale(), core: 1 << 12, tail: 1e-14, near };
+                let fine = Grid { near: f64::INFINITY, ..rough };
+                assert!(rough.indices(&curve).len() <= fine.indices(&curve).len());
+                let (high, low) = (Lattice::pessimistic(&curve, rough), Lattice::optimistic(&curve, rough));
+                for l in (0..50).map(|i| 0.1 * f64::from(i) * curve.scale()) {
+                    let (truth, error) = curve.stick(l);
+                    let slack = 2.0 * error + 1e-13 * truth + 1e-16;
+                    assert!(
+                        stick(&high, l) >= truth - slack && stick(&low, l) <= truth + slack,
+                        "{step:?} {direction:?} {l}"
+                    );
+                }
+                let off = (stick(&high, 0.0) - stick(&low, 0.0)) / curve.stick(0.0).0;
+                assert!(off < 2e-3, "{step:?} {direction:?}: {off}");
+            }
+        }
+        let (add, step) = (Direction::Add, Step::Gaussian { noise_multiplier: 0.3, sampling_rate: 1e-6 });
+        let curve = Curve::new(step, add);
+        let fine = Grid { step: 1e-12, core: 1 << 13, tail: 1e-14, near: f64::INFINITY };
+        let points = |grid: Grid| grid.indices(&curve).len();
+        assert!(points(Grid { near: 1e-8, ..fine }) * 2 < points(fine), "nothing is saved");
+    }
+
+    #[test]
     fn the_lattice_masses_are_probabilities() {
         for step in steps() {
             for direction in [Direction::Remove, Direction::Add] {
                 let curve = Curve::new(step, direction);
-                let grid = Grid { step: 0.1 * curve.scale(), core: 256, tail: 1e-14 };
+                let grid = Grid { step: 0.1 * curve.scale(), core: 256, tail: 1e-14, near: f64::INFINITY };
                 for lattice in [Lattice::pessimistic(&curve, grid), Lattice::optimistic(&curve, grid)] {
                     let total = lattice.atoms.iter().map(|(_, m)| m.exp()).sum::<f64>() + lattice.infinite;
                     let q: f64 = lattice.atoms.iter().map(|&(j, m)| (m - j as f64 * lattice.step).exp()).sum();

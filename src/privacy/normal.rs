@@ -19,12 +19,19 @@ pub fn mills(x: f64) -> f64 {
     if x < 5.0 {
         return above(x) / density(x);
     }
-    let terms = if x < 8.0 { 40 } else { 24 };
-    let mut tail = x;
-    for k in (1..=terms).rev() {
-        tail = x + f64::from(k) / tail;
-    }
-    1.0 / tail
+    let terms = match x {
+        ..8.0 => 26,
+        ..12.0 => 16,
+        ..20.0 => 11,
+        ..50.0 => 8,
+        _ => 5,
+    };
+    fraction(x, terms)
+}
+
+/// The continued fraction of Mills' ratio, cut off after so many terms.
+fn fraction(x: f64, terms: u32) -> f64 {
+    1.0 / (1..=terms).rev().fold(x, |tail, k| x + f64::from(k) / tail)
 }
 
 /// ln P(Z > x), without underflow.
@@ -88,6 +95,13 @@ mod tests {
         }
         approx::assert_relative_eq!(mills(1e4) * 1e4, 1.0, max_relative = 1e-7);
         approx::assert_relative_eq!(ln_above(40.0), -804.608_442_013_754, max_relative = 1e-12);
+    }
+
+    #[test]
+    fn mills_ratio_has_as_many_terms_as_change_a_bit() {
+        for x in (0..4000).map(|i| 5.0 + 0.02 * f64::from(i)).chain([100.0, 1e3, 1e6, 1e200]) {
+            approx::assert_relative_eq!(mills(x), fraction(x, 400), max_relative = f64::EPSILON);
+        }
     }
 
     #[test]

@@ -86,10 +86,19 @@ impl Pld {
         let start = sides.iter().map(|s| s.0.start).max().unwrap_or(0);
         for log2 in self.lengths(start) {
             let floor = worst(&sides).lower;
-            sides.par_iter_mut().filter(|s| s.1.upper > floor).for_each(|(aimed, bounds)| {
-                let Bounds { lower, upper } = aimed.both(log2, self.core(log2), delta);
-                *bounds = Bounds { lower: bounds.lower.max(lower), upper: bounds.upper.min(upper) };
-            });
+            let mut looked = [false; 2];
+            // A direction that is known to lose less than half of the other has no say: it waits for what the other comes down to.
+            for _ in 0..2 {
+                let uppers = [sides[0].1.upper, sides[1].1.upper];
+                let waits = |i: usize| uppers[i].is_finite() && uppers[i] <= 0.5 * uppers[1 - i];
+                let matters = |i: usize| uppers[i] > floor && !looked[i] && !waits(i);
+                let now = [matters(0), matters(1)];
+                sides.par_iter_mut().zip(now).filter(|s| s.1).for_each(|((aimed, bounds), _)| {
+                    let Bounds { lower, upper } = aimed.both(log2, self.core(log2), delta);
+                    *bounds = Bounds { lower: bounds.lower.max(lower), upper: bounds.upper.min(upper) };
+                });
+                looked = [looked[0] || now[0], looked[1] || now[1]];
+            }
             effort.log2 = log2;
             let all = worst(&sides);
             let meaningless = all.upper.is_finite() && all.upper > LARGEST_LOSS;
@@ -112,29 +121,50 @@ impl Pld {
 impl Pld {
     /// The upper bound alone, with the effort that an event much like this one took: a fraction of [`Pld::enclosure`]'s work.
     pub(super) fn upper(&self, event: &Event, delta: f64, effort: &Effort) -> Result<f64> {
+        Ok(self.uppers(event, delta, effort, effort.log2)?.next().map_or(f64::INFINITY, |(_, upper)| upper))
+    }
+
+    /// [`Pld::upper`] with that effort and with greater ones, up to FFTs of 2^`longest` points: (log2 of the FFT, bound).
+    pub(super) fn uppers(
+        &self,
+        event: &Event,
+        delta: f64,
+        effort: &Effort,
+        longest: u32,
+    ) -> Result<impl Iterator<Item = (u32, f64)> + use<>> {
+        let efforts: Vec<u32> = (effort.log2..=longest.max(effort.log2)).step_by(2).collect();
         let steps = event.steps()?;
-        if let Some(bounds) = known(&steps, delta) {
-            return Ok(bounds.upper);
-        }
-        let one = || {
-            let aimed = self.aimed(&steps, effort.direction, delta);
-            let log2 = effort.length(aimed.start);
-            aimed.upper(log2, self.core(log2), delta).min(aimed.largest())
+        let bounds = match known(&steps, delta) {
+            Some(bounds) => vec![bounds.upper; efforts.len()],
+            None => self.uppers_of(&steps, delta, effort, &efforts),
+        };
+        Ok(efforts.into_iter().zip(bounds))
+    }
+
+    fn uppers_of(&self, steps: &[(Step, u64)], delta: f64, effort: &Effort, efforts: &[u32]) -> Vec<f64> {
+        let one = || -> Vec<f64> {
+            let aimed = self.aimed(steps, effort.direction, delta);
+            let at = |&log2: &u32| {
+                let log2 = Effort { log2, ..*effort }.length(aimed.start);
+                aimed.upper(log2, self.core(log2), delta).min(aimed.largest())
+            };
+            efforts.iter().map(at).collect()
         };
         // The other direction is nearly always far below: what it could lose at most tells, or a short FFT proves it.
-        let aim = || self.aimed(&steps, effort.direction.other(), delta);
-        let mut least = largest(&curves(&steps, effort.direction.other()));
+        let aim = || self.aimed(steps, effort.direction.other(), delta);
+        let mut least = largest(&curves(steps, effort.direction.other()));
         let (found, ahead) = if least < effort.upper { (one(), None) } else { rayon::join(one, || Some(aim())) };
-        if least > found {
+        let lowest = found.iter().copied().fold(f64::INFINITY, f64::min);
+        if least > lowest {
             let other = ahead.unwrap_or_else(aim);
             for log2 in self.lengths(other.start) {
                 least = least.min(other.upper(log2, self.core(log2), delta));
-                if least <= found || log2 >= effort.log2 {
+                if least <= lowest || efforts.last().is_none_or(|&last| log2 >= last) {
                     break;
                 }
             }
         }
-        Ok(larger(found, least))
+        found.into_iter().map(|found| larger(found, least)).collect()
     }
 
     /// A lower bound alone, with that effort.

@@ -4,6 +4,7 @@ use super::accountant::{Accountant, Bounds, check_delta, ever_sampled, larger};
 use super::event::{Event, Step};
 use super::normal::ln_above;
 use crate::error::{Error, Result};
+use rayon::prelude::*;
 
 /// The Rényi accountant: sums the divergences of each order over the steps and converts the best order.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,7 +40,11 @@ impl Accountant for Rdp {
         if ever_sampled(&steps) <= delta {
             return Ok(Bounds { lower: 0.0, upper: 0.0 });
         }
-        let best = self.orders.iter().map(|&a| convert(a, divergence(&steps, a), delta)).fold(f64::INFINITY, f64::min);
+        let best = self
+            .orders
+            .par_iter()
+            .map(|&a| convert(a, divergence(&steps, a), delta))
+            .reduce(|| f64::INFINITY, f64::min);
         if !best.is_finite() {
             let count: u64 = steps.iter().map(|(_, c)| *c).fold(0, u64::saturating_add);
             return Err(Error::Privacy(format!(
