@@ -101,8 +101,7 @@ impl Pld {
             }
             effort.log2 = log2;
             let all = worst(&sides);
-            let meaningless = all.upper.is_finite() && all.upper > LARGEST_LOSS;
-            if meaningless || self.close(all) {
+            if all.lower > LARGEST_LOSS || self.close(all) {
                 break;
             }
         }
@@ -180,7 +179,7 @@ impl Pld {
 
     /// Whether bounds are as close as they have to be: then no longer FFT is tried.
     pub(super) fn close(&self, bounds: Bounds) -> bool {
-        bounds.upper - bounds.lower <= self.tolerance * bounds.upper
+        bounds.upper.is_finite() && bounds.upper - bounds.lower <= self.tolerance * bounds.upper
     }
 
     /// Logarithms of the FFTs' lengths that are tried, from `start` on.
@@ -271,6 +270,7 @@ fn out_of_reach(steps: &[(Step, u64)], delta: f64) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::privacy::event::Fires;
 
     #[test]
     fn an_effort_is_spent_on_lengths_that_whole_answers_try() {
@@ -282,6 +282,20 @@ mod tests {
                 assert!(length + 1 >= log2);
             }
         }
+    }
+
+    /// The shortest FFT says nothing here, a longer one does: nothing is not close to anything.
+    #[test]
+    fn no_answer_is_not_taken_for_a_close_one() {
+        let pld = Pld::default();
+        assert!(!pld.close(Bounds { lower: 0.0, upper: f64::INFINITY }));
+        let fires = [(6, 3_839_110), (7, 1_279_704), (8, 548_445)].map(|(bits, steps)| Fires { bits, steps });
+        let event = Event::dithered(4.4, 1.404e-6, &fires);
+        let mut effort = Effort::default();
+        let found = pld.enclosure_by(&event, 7.26e-9, &mut effort).unwrap();
+        assert!(found.upper < 0.1 && found.lower > 0.0, "{found:?}");
+        let coarse = Pld { largest_log2: 14, ..pld };
+        assert_eq!(coarse.enclosure(&event, 7.26e-9).unwrap().upper, f64::INFINITY, "a longer FFT is not needed here");
     }
 
     /// At these rates no lattice resolves what adding a record loses, which is next to nothing.
