@@ -8,7 +8,7 @@ use crate::fsio;
 use crate::hash::sha256;
 use crate::model::{Layout, checkpoint, memory};
 use crate::ranks::agree;
-use crate::study::grid::report::{Report, chosen, report};
+use crate::study::grid::report::{Report, best_rates, chosen, report};
 use crate::study::grid::{Basis, FinishedRun, Grid, Kind, Progress, Runner, Store};
 use crate::study::spec::{Goal, Part, Spec};
 use serde_json::json;
@@ -20,7 +20,7 @@ use std::time::Instant;
 ///
 /// Every run is one file, written whole: a study that is killed loses at most the runs in flight, and the same command goes on
 /// where it stopped, with nothing run twice. Each row first tries the same number of learning rates on records that no result is
-/// taken from.
+/// taken from (and, if the grid says so, the next beyond while the best is the last in its direction).
 ///
 /// FERRET's budgets are nats of mutual information, DPSGD's the eps of (eps, delta): different units.
 #[derive(clap::Args, Debug)]
@@ -52,6 +52,7 @@ A grid's file says which of the grids it is, and what is different (all else is 
                                        # real: the most tokens of a record, held-out records that are asked, secrets planted at each
                                        # of 0, 1, 4 and 16 times
   learning_rates = 3                   # that each row tries; 1: none are tried
+  further_rates = 4                    # that a row may try further out while its best is the lowest or the highest
   tune_cells = false                   # true: each budget and length chooses its own
   matched = true                       # paper: also with as many steps as FERRET computes")]
 pub struct Args {
@@ -67,7 +68,7 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
     /// Take the largest grid that fits into so many hours of this machine, by timing a few steps of each kind, and say what it leaves out. What is
-    /// there already costs nothing
+    /// there already costs nothing; rates that turn out to be tried further out come on top
     #[arg(long, value_name = "H")]
     hours: Option<f64>,
     /// Seeds, instead of the grid's
@@ -139,9 +140,17 @@ pub fn run(args: Args) -> Result<()> {
     let left = fit(&args, &mut grid, &runner, &fixed, Some(&store))?;
     fsio::write(&out.join("grid.toml"), grid.to_toml().as_bytes())?;
     let begun = Instant::now();
-    let tuning = stage(&args, &runner, &store, &grid.tuning(&fixed), "tuning")?;
-    let rates = chosen(&grid, &tuning);
-    fixed.rates = rates.iter().map(|(key, found)| (key.clone(), found.0)).collect();
+    let mut tuning = stage(&args, &runner, &store, &grid.tuning(&fixed), "tuning")?;
+    let mut rates = chosen(&grid, &tuning);
+    loop {
+        let further = grid.outward(&fixed, &rates);
+        if further.is_empty() {
+            break;
+        }
+        tuning.extend(stage(&args, &runner, &store, &further, "further rates")?);
+        rates = chosen(&grid, &tuning);
+    }
+    fixed.rates = best_rates(&rates);
     let results = stage(&args, &runner, &store, &grid.results(&fixed), "runs")?;
     runner.dismiss()?;
     let mut report: Report = report(&grid, &results, &rates);
@@ -226,10 +235,22 @@ fn missing(grid: &Grid, fixed: &Basis, store: Option<&Store>) -> Result<Vec<Spec
         specs.extend(grid.results(fixed));
         return Ok(specs);
     };
-    let known: Vec<FinishedRun> = specs.iter().filter_map(|s| store.read(s).transpose()).collect::<Result<_>>()?;
+    let (mut known, mut next) = (Vec::new(), specs.clone());
     // Rates that are not chosen yet make results that are not there yet.
-    let rates = if known.len() == specs.len() { chosen(grid, &known) } else { HashMap::new() };
-    let tuned = Basis { rates: rates.into_iter().map(|(key, found)| (key, found.0)).collect(), ..fixed.clone() };
+    let rates = loop {
+        let found: Vec<FinishedRun> = next.iter().filter_map(|s| store.read(s).transpose()).collect::<Result<_>>()?;
+        if found.len() < next.len() {
+            break HashMap::new();
+        }
+        known.extend(found);
+        let choices = chosen(grid, &known);
+        next = grid.outward(fixed, &choices);
+        if next.is_empty() {
+            break best_rates(&choices);
+        }
+        specs.extend(next.iter().cloned());
+    };
+    let tuned = Basis { rates, ..fixed.clone() };
     specs.extend(grid.results(&tuned));
     specs.retain(|s| !store.has(s));
     Ok(specs)

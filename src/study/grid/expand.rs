@@ -1,6 +1,6 @@
 //! From a grid to its runs: rows, the learning rates each tries, and the results.
 
-use super::{Grid, Kind};
+use super::{Choice, Grid, Kind};
 use crate::method::ferret::Payload;
 use crate::optim::{Route, Schedule, Silent};
 use crate::rng::Direction;
@@ -317,6 +317,27 @@ impl Grid {
         let rows = self.tuned_rows();
         let rates = |row: &Row| row.rates(self.learning_rates);
         rows.iter().flat_map(|r| rates(r).into_iter().map(|rate| self.spec(r, fixed, Part::Tuning, rate, 1))).collect()
+    }
+
+    /// The runs of the tuning split that follow from those in `chosen`: the next rate beyond where a row's best is the lowest or the highest of those
+    /// tried (beyond the lowest where all diverged), unless it has had as many as it may.
+    pub fn outward(&self, fixed: &Basis, chosen: &HashMap<String, Choice>) -> Vec<Spec> {
+        let (first, factor) = (self.learning_rates as usize, factor(self.learning_rates));
+        let next = |row: &Row| {
+            let Choice { best, tried, .. } = chosen.get(&row.key(self.tune_cells))?;
+            let (lowest, highest) = (*tried.first()?, *tried.last()?);
+            if tried.len() >= first + self.further_rates as usize {
+                return None;
+            }
+            match best {
+                Some(rate) if *rate == highest => Some(highest * factor),
+                Some(rate) if *rate > lowest => None,
+                _ => Some(lowest / factor),
+            }
+        };
+        let rows = self.tuned_rows();
+        let spec = |row: &Row| Some(self.spec(row, fixed, Part::Tuning, next(row)?, 1));
+        rows.iter().filter_map(spec).collect()
     }
 
     /// The runs that results are taken from, by the rates that tuning chose (the middle ones where it has not).

@@ -11,7 +11,7 @@ mod spread;
 mod subsets;
 
 pub use expand::{Basis, Row};
-pub use run::{FinishedRun, Progress, Runner, Store};
+pub use run::{Choice, FinishedRun, Progress, Runner, Store};
 pub use spread::Spread;
 
 use crate::error::{Error, Result};
@@ -106,6 +106,8 @@ pub struct Grid {
     pub delta: f64,
     /// Learning rates that each row tries on the tuning split; 1: none are tried, the middle one is taken.
     pub learning_rates: u32,
+    /// Rates that a row tries further out, one after the other, while the best is the lowest or the highest of those tried.
+    pub further_rates: u32,
     /// Whether every cell (budget, epochs) chooses its own learning rate, or every row one.
     pub tune_cells: bool,
     /// Show DPSGD and non-private training also with as many steps as FERRET computes. Paper's grid only.
@@ -139,6 +141,7 @@ struct File {
     audited: Option<usize>,
     delta: Option<f64>,
     learning_rates: Option<u32>,
+    further_rates: Option<u32>,
     tune_cells: Option<bool>,
     matched: Option<bool>,
     parameters: Option<u64>,
@@ -166,6 +169,7 @@ impl Grid {
             audited: 1000,
             delta: 1e-5,
             learning_rates: 3,
+            further_rates: 0,
             tune_cells: false,
             matched: true,
             parameters: 0,
@@ -218,6 +222,7 @@ impl Grid {
                 batches: vec![32],
                 candidates: 2000,
                 audited: 200,
+                further_rates: 4,
                 matched: false,
                 asked: Some(ProbePlan::default()),
                 ..paper
@@ -274,6 +279,7 @@ impl Grid {
             audited,
             delta,
             learning_rates,
+            further_rates,
             tune_cells,
             matched,
             parameters
@@ -352,6 +358,9 @@ impl Grid {
         }
         if self.learning_rates == 0 || self.learning_rates > 15 {
             return Err(format!("learning_rates is {}, expected 1 to 15", self.learning_rates));
+        }
+        if self.further_rates > 15 {
+            return Err(format!("further_rates is {}, expected at most 15", self.further_rates));
         }
         let twice = [
             ("methods", repeated(&self.methods)),

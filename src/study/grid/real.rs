@@ -120,7 +120,7 @@ const FEW: usize = 500;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::grid::{Basis, Kind};
+    use crate::study::grid::{Basis, Choice, Kind};
     use std::collections::{HashMap, HashSet};
 
     #[test]
@@ -150,5 +150,24 @@ mod tests {
         }
         let (less, what) = Grid::named(Kind::Real).smaller().unwrap();
         assert_eq!((less.epochs, what.as_str()), (vec![1], "runs of 3 epochs"));
+    }
+    #[test]
+    fn a_rate_at_the_edge_is_tried_further_out_until_it_is_none_or_patience_ends() {
+        let fixed = Basis { base_sha256: "b".into(), data: "d".into(), insecure_seed: None, rates: HashMap::new() };
+        let grid = Grid { further_rates: 2, ..Grid::named(Kind::Real) };
+        let rows = grid.tuned_rows();
+        let key = rows[0].key(grid.tune_cells);
+        let next = |best: Option<f64>, tried: &[f64]| -> Vec<f64> {
+            let choice = Choice { best, loss: 1.0, tried: tried.to_vec() };
+            let specs = grid.outward(&fixed, &HashMap::from([(key.clone(), choice)]));
+            assert!(specs.iter().all(|s| s.row == rows[0].name && s.part == crate::study::spec::Part::Tuning));
+            specs.iter().map(|s| s.learning_rate).collect()
+        };
+        assert_eq!(next(Some(3.0), &[1.0, 3.0, 9.0]), [0.0; 0]);
+        assert_eq!(next(Some(9.0), &[1.0, 3.0, 9.0]), [27.0]);
+        assert_eq!(next(Some(3.0), &[3.0, 9.0, 27.0]), [1.0]);
+        assert_eq!(next(None, &[3.0, 9.0, 27.0]), [1.0]);
+        assert_eq!(next(Some(81.0), &[1.0, 3.0, 9.0, 27.0, 81.0]), [0.0; 0]);
+        assert!(Grid { further_rates: 0, ..grid.clone() }.outward(&fixed, &HashMap::new()).is_empty());
     }
 }

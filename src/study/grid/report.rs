@@ -10,7 +10,7 @@ mod real;
 mod sketches;
 mod subsets;
 
-use super::run::{FinishedRun, choose};
+use super::run::{Choice, FinishedRun, choose};
 use super::sheet::Sheet;
 use super::{Grid, Kind, Row, Spread};
 use crate::audit::columns::{WIDTH, wrap};
@@ -102,8 +102,8 @@ fn number(x: f64) -> String {
     if x.is_infinite() { "inf".into() } else { format!("{x}") }
 }
 
-/// What tuning chose: learning rate and held-out loss by key.
-pub fn chosen(grid: &Grid, tuning: &[FinishedRun]) -> HashMap<String, (f64, f64)> {
+/// What tuning chose, by [`Row::key`].
+pub fn chosen(grid: &Grid, tuning: &[FinishedRun]) -> HashMap<String, Choice> {
     let rows: Vec<Row> = grid.tuned_rows();
     choose(tuning, |spec| {
         let of_spec = |r: &&Row| {
@@ -113,8 +113,13 @@ pub fn chosen(grid: &Grid, tuning: &[FinishedRun]) -> HashMap<String, (f64, f64)
     })
 }
 
+/// The chosen learning rates as [`Basis::rates`](super::Basis::rates) has them.
+pub fn best_rates(chosen: &HashMap<String, Choice>) -> HashMap<String, f64> {
+    chosen.iter().filter_map(|(key, choice)| Some((key.clone(), choice.best?))).collect()
+}
+
 /// Tables, verdicts and findings of a finished study. `chosen` is from [`chosen`].
-pub fn report(grid: &Grid, results: &[FinishedRun], chosen: &HashMap<String, (f64, f64)>) -> Report {
+pub fn report(grid: &Grid, results: &[FinishedRun], chosen: &HashMap<String, Choice>) -> Report {
     let groups = groups(results);
     let mut figures = Vec::new();
     for group in &groups {
@@ -147,15 +152,18 @@ pub fn report(grid: &Grid, results: &[FinishedRun], chosen: &HashMap<String, (f6
 }
 
 /// The learning rates tried and chosen.
-fn rates(grid: &Grid, chosen: &HashMap<String, (f64, f64)>) -> Option<Sheet> {
+fn rates(grid: &Grid, chosen: &HashMap<String, Choice>) -> Option<Sheet> {
     if grid.learning_rates == 1 {
         return None;
     }
     let row = |row: &Row| {
-        let tried: Vec<String> = row.rates(grid.learning_rates).iter().map(|r| format!("{r:.2e}")).collect();
-        let (rate, perplexity) = chosen
-            .get(&row.key(grid.tune_cells))
-            .map_or(("all diverged".into(), String::new()), |c| (format!("{:.2e}", c.0), format!("{:.2}", c.1.exp())));
+        let choice = chosen.get(&row.key(grid.tune_cells));
+        let tried = choice.map_or_else(|| row.rates(grid.learning_rates), |c| c.tried.clone());
+        let (rate, perplexity) = match choice {
+            Some(Choice { best: Some(rate), loss, .. }) => (format!("{rate:.2e}"), format!("{:.2}", loss.exp())),
+            _ => ("all diverged".into(), String::new()),
+        };
+        let tried: Vec<String> = tried.iter().map(|r| format!("{r:.2e}")).collect();
         vec![row.key(grid.tune_cells), tried.join(", "), rate, perplexity]
     };
     Some(Sheet {
@@ -163,9 +171,13 @@ fn rates(grid: &Grid, chosen: &HashMap<String, (f64, f64)>) -> Option<Sheet> {
         titles: ["row", "tried", "chosen", "perplexity there"].map(String::from).to_vec(),
         rows: grid.tuned_rows().iter().map(row).collect(),
         note: format!(
-            "Every row tried {} learning rates, one run each, on records that no result is taken from{}.",
+            "Every row tried {} learning rates, one run each, on records that no result is taken from{}{}.",
             grid.learning_rates,
-            if grid.tune_cells { "" } else { ", in the middle one of its cells" }
+            if grid.tune_cells { "" } else { ", in the middle one of its cells" },
+            match grid.further_rates {
+                0 => String::new(),
+                n => format!("; where the best was the lowest or the highest, the next beyond it, up to {n} more"),
+            }
         ),
     })
 }

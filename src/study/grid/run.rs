@@ -367,16 +367,31 @@ fn stopped() -> Error {
     Error::Interrupted("stopped; what is finished is kept, and the same command continues".into())
 }
 
-/// The learning rate with the lowest held-out loss of the tuning runs of every key; a key whose runs all diverged has none.
-pub fn choose(finished: &[FinishedRun], key: impl Fn(&Spec) -> String) -> HashMap<String, (f64, f64)> {
-    let mut best: HashMap<String, (f64, f64)> = HashMap::new();
+/// What the tuning runs of a key led to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The learning rate with the lowest held-out loss; none where all runs diverged.
+    pub best: Option<f64>,
+    /// That loss.
+    pub loss: f64,
+    /// All rates that were tried, the lowest first.
+    pub tried: Vec<f64>,
+}
+
+/// The choice of every key of the tuning runs.
+pub fn choose(finished: &[FinishedRun], key: impl Fn(&Spec) -> String) -> HashMap<String, Choice> {
+    let mut choices: HashMap<String, Choice> = HashMap::new();
     for run in finished {
-        let Ok(outcome) = &run.outcome else { continue };
-        let found = (run.spec.learning_rate, outcome.test_loss);
-        let entry = best.entry(key(&run.spec)).or_insert(found);
-        if found.1 < entry.1 {
-            *entry = found;
+        let none = Choice { best: None, loss: f64::INFINITY, tried: Vec::new() };
+        let choice = choices.entry(key(&run.spec)).or_insert(none);
+        let rate = run.spec.learning_rate;
+        choice.tried.push(rate);
+        choice.tried.sort_by(f64::total_cmp);
+        if let Ok(outcome) = &run.outcome
+            && (choice.best.is_none() || outcome.test_loss < choice.loss)
+        {
+            (choice.best, choice.loss) = (Some(rate), outcome.test_loss);
         }
     }
-    best
+    choices
 }

@@ -4,7 +4,7 @@ use super::sketches::at_dp;
 use super::{Group, before, lower, within};
 use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
-use crate::study::grid::{Grid, Row, sheet::Sheet};
+use crate::study::grid::{Choice, Grid, Row, sheet::Sheet};
 use crate::study::spec::Goal;
 use crate::study::verdict::Verdict;
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 pub(super) fn tables(
     grid: &Grid,
     groups: &[Group],
-    chosen: &HashMap<String, (f64, f64)>,
+    chosen: &HashMap<String, Choice>,
 ) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
     let before = before(groups);
     let mut sheets = Vec::new();
@@ -70,14 +70,14 @@ pub(super) fn protection(outcome: &Outcome) -> String {
 }
 
 /// The best of each side, chosen on the tuning split, compared by results.
-pub(super) fn finding(grid: &Grid, here: &[&Group], chosen: &HashMap<String, (f64, f64)>, at: &str) -> Option<String> {
+pub(super) fn finding(grid: &Grid, here: &[&Group], chosen: &HashMap<String, Choice>, at: &str) -> Option<String> {
     let rows = grid.tuned_rows();
     let is = |r: &Row, g: &Group| {
         r.name == g.spec.row && (!grid.tune_cells || (r.method == g.spec.method && r.epochs == g.spec.epochs))
     };
     let score = |g: &&&Group| {
         let key = rows.iter().find(|r| is(r, g)).map(|r| r.key(grid.tune_cells));
-        let by_tuning = key.and_then(|k| chosen.get(&k)).map(|c| c.1);
+        let by_tuning = key.and_then(|k| chosen.get(&k)).map(|c| c.loss);
         by_tuning.or_else(|| g.spread(|o| o.test_loss).map(|s| s.mean)).unwrap_or(f64::INFINITY)
     };
     let dpsgd = |g: &&&Group| matches!(g.spec.method, Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. });

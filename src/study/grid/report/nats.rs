@@ -3,7 +3,7 @@
 use super::dp::{finding, protection};
 use super::{Group, before, is_base, paper, rows};
 use crate::privacy::guarantee::{Guarantee, number};
-use crate::study::grid::{Grid, sheet::Sheet};
+use crate::study::grid::{Choice, Grid, sheet::Sheet};
 use crate::study::spec::Goal;
 use crate::study::verdict::{UNITS_AGREE, Verdict};
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use std::collections::HashMap;
 pub(super) fn tables(
     grid: &Grid,
     groups: &[Group],
-    chosen: &HashMap<String, (f64, f64)>,
+    chosen: &HashMap<String, Choice>,
 ) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
     let before = before(groups);
     let names = rows(groups.iter().filter(|g| !is_base(g)));

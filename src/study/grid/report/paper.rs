@@ -1,7 +1,7 @@
 //! The paper's tables in its layout, and its hypotheses.
 
 use super::{Group, MEASURES, is_base, number, rows, show};
-use crate::study::grid::{Grid, Kind, sheet::Sheet};
+use crate::study::grid::{Choice, Grid, Kind, sheet::Sheet};
 use crate::study::paper;
 use crate::study::spec::Goal;
 use crate::study::verdict::{self, Cell, Sample, Verdict};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub(super) fn tables(
     grid: &Grid,
     groups: &[Group],
-    chosen: &HashMap<String, (f64, f64)>,
+    chosen: &HashMap<String, Choice>,
 ) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
     let note = format!(
         "Mean ± SD [least, largest] over {} seed{}; after the bar the paper's own GPT-2 figure. Columns are nats of mutual information for \
@@ -64,12 +64,12 @@ pub(super) fn judge(
     grid: &Grid,
     variants: &[String],
     groups: &[Group],
-    chosen: &HashMap<String, (f64, f64)>,
+    chosen: &HashMap<String, Choice>,
     units: &str,
 ) -> (Vec<Verdict>, Vec<String>) {
     let loss = |name: &String| {
         let of_variant = |key: &str| key == name || key.starts_with(&format!("{name}, "));
-        chosen.iter().filter(|(key, _)| of_variant(key)).map(|(_, c)| c.1).fold(f64::INFINITY, f64::min)
+        chosen.iter().filter(|(key, _)| of_variant(key)).map(|(_, c)| c.loss).fold(f64::INFINITY, f64::min)
     };
     let Some(best) = variants.iter().min_by(|a, b| loss(a).total_cmp(&loss(b))) else { return Default::default() };
     let judged = |name: &str| {

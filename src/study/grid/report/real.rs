@@ -2,8 +2,8 @@
 
 use super::sketches::{against_bytes, all_bits, bytes};
 use super::{Group, is_base, length, paper, rows};
-use crate::study::grid::Grid;
 use crate::study::grid::sheet::Sheet;
+use crate::study::grid::{Choice, Grid};
 use crate::study::real::Exposures;
 use crate::study::spec::{Goal, Spec};
 use crate::study::table::thousands;
@@ -13,7 +13,7 @@ use std::collections::HashMap;
 pub(super) fn tables(
     grid: &Grid,
     groups: &[Group],
-    chosen: &HashMap<String, (f64, f64)>,
+    chosen: &HashMap<String, Choice>,
 ) -> (Vec<Sheet>, Vec<Verdict>, Vec<String>) {
     let mut sheets = Vec::new();
     for &epochs in &grid.epochs {
