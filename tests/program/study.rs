@@ -28,6 +28,31 @@ fn told(stderr: &str) -> usize {
     stderr.lines().filter(|l| l.contains(", seed ")).count()
 }
 
+/// Of two rates the better one is at an edge: a third is tried beyond it, once, and told.
+#[test]
+fn a_rate_at_the_edge_is_followed_outwards() {
+    let grid = PAPER.replace("seeds = 2", "seeds = 1\nmatched = false\nfurther_rates = 1");
+    let grid = grid.replace("[\"ferret-2\", \"dpsgd\", \"nonprivate\"]", "[\"nonprivate\"]");
+    let dir = folder(&grid);
+    let rates = |dir: &Path| -> Vec<f64> {
+        let runs = runs(dir).into_values().map(|(text, _)| serde_json::from_str::<Value>(&text).unwrap());
+        let tuning = runs.filter(|run| run["spec"]["part"] == "tuning");
+        let mut rates: Vec<f64> = tuning.map(|run| run["spec"]["learning_rate"].as_f64().unwrap()).collect();
+        rates.sort_by(f64::total_cmp);
+        rates
+    };
+    let output = study(dir.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    // Three to choose by, the base model, and one result.
+    let tried = rates(dir.path());
+    assert_eq!((tried.len(), told(&stderr(&output))), (3, 5), "{}", stderr(&output));
+    assert!(tried.windows(2).all(|w| (w[1] / w[0] - 3.0).abs() < 1e-9), "{tried:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(tried.iter().all(|rate| text.contains(&format!("{rate:.2e}"))), "{text}");
+    let again = study(dir.path()).output().unwrap();
+    assert_eq!((told(&stderr(&again)), rates(dir.path())), (0, tried));
+}
+
 #[test]
 fn a_grid_runs_once_and_writes_every_table() {
     let dir = folder(PAPER);
