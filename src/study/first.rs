@@ -110,7 +110,7 @@ pub fn arms(world: &World, o: &Options, seed: u64) -> Result<Vec<Arm>> {
         Ok(arm(name, Method::Ferret(s)))
     };
     let dense = |name: &str, mut s: dense::Settings| {
-        s.learning_rate = rates::dense(&s.method, Route::Adamw, s.batch, layout.scalars());
+        s.learning_rate = rates::dense(&s.method, Route::Adamw, s.batch, layout.scalars(), layout.scalars());
         arm(name, Method::Dense(s))
     };
     let sketched = || -> Result<Arm> {

@@ -99,7 +99,9 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
     };
     let (plain, route) = (method == Method::Nonprivate, args.route.unwrap_or_default());
     let layout = &args.tune.layout(config)?;
-    let usual = rates::dense(&method, route, args.batch, layout.scalars());
+    let tuned = args.tune.tune.ids(layout)?;
+    let scalars = tuned.iter().map(|&id| layout.spec(id).len()).sum();
+    let usual = rates::dense(&method, route, args.batch, layout.scalars(), scalars);
     let settings = Settings {
         method,
         tune: args.tune.tune.clone(),
@@ -117,7 +119,6 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
         seed: args.seed,
     };
     settings.check()?;
-    let tuned = settings.tune.ids(layout)?;
     if let Some(privacy) = settings.method.privacy() {
         privacy.clipping(layout, &tuned)?;
     }
