@@ -86,19 +86,10 @@ impl Pld {
         let start = sides.iter().map(|s| s.0.start).max().unwrap_or(0);
         for log2 in self.lengths(start) {
             let floor = worst(&sides).lower;
-            let mut looked = [false; 2];
-            // A direction that is known to lose less than half of the other has no say: it waits for what the other comes down to.
-            for _ in 0..2 {
-                let uppers = [sides[0].1.upper, sides[1].1.upper];
-                let waits = |i: usize| uppers[i].is_finite() && uppers[i] <= 0.5 * uppers[1 - i];
-                let matters = |i: usize| uppers[i] > floor && !looked[i] && !waits(i);
-                let now = [matters(0), matters(1)];
-                sides.par_iter_mut().zip(now).filter(|s| s.1).for_each(|((aimed, bounds), _)| {
-                    let Bounds { lower, upper } = aimed.both(log2, self.core(log2), delta);
-                    *bounds = Bounds { lower: bounds.lower.max(lower), upper: bounds.upper.min(upper) };
-                });
-                looked = [looked[0] || now[0], looked[1] || now[1]];
-            }
+            sides.par_iter_mut().filter(|s| s.1.upper > floor).for_each(|(aimed, bounds)| {
+                let Bounds { lower, upper } = aimed.both(log2, self.core(log2), delta);
+                *bounds = Bounds { lower: bounds.lower.max(lower), upper: bounds.upper.min(upper) };
+            });
             effort.log2 = log2;
             let all = worst(&sides);
             if all.lower > LARGEST_LOSS || self.close(all) {
