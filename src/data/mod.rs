@@ -113,6 +113,8 @@ pub struct Dataset {
     pub names_users: bool,
     /// Whether there are conversations, and the model has no chat template to write them by.
     pub plain_chat: bool,
+    /// Responses that end with a sign of the tokenizer's that is not the model's end-of-text: both are then learnt, one after the other.
+    pub other_ends: usize,
     /// By user: every line by itself, the unused ones too.
     lines: Vec<Example>,
     /// By user: whose each example is.
@@ -156,6 +158,13 @@ impl Dataset {
         (all - seen.len(), most)
     }
 
+    /// Says that responses end otherwise than the model ends them.
+    pub fn note_of_ends(&self) -> Option<String> {
+        let what = "records have a response that ends with a special token other than this model's end-of-text, which is added behind it: they were \
+                    made for another model, and are better without it";
+        (self.other_ends > 0).then(|| format!("{} {what}", self.other_ends))
+    }
+
     /// Sentences for whoever holds the records, for stderr: what was cut, and copies. They count and quote nothing.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
@@ -175,6 +184,7 @@ impl Dataset {
                     .into(),
             );
         }
+        notes.extend(self.note_of_ends());
         if self.left_out > 0 {
             notes.push(format!(
                 "{} records are not used: their users have others before them, up to the limit or the context",

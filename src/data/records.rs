@@ -80,10 +80,11 @@ pub(super) fn load_counted(
     let mut by_user = Vec::new();
     for (i, result) in results.into_iter().enumerate() {
         let refuse = |why: &str| Error::file(path, format!("{what} {}: {why}", i + 1));
-        let Line { example, cut, user, plain } = result.map_err(|what| refuse(&what))?;
+        let Line { example, cut, user, plain, other_end } = result.map_err(|what| refuse(&what))?;
         dataset.truncated += usize::from(cut > 0);
         dataset.tokens_cut += cut;
         dataset.plain_chat |= plain;
+        dataset.other_ends += usize::from(other_end);
         match options.unit {
             Unit::Record => {
                 dataset.names_users |= user.is_some();
@@ -127,6 +128,15 @@ struct Line {
     user: Option<String>,
     /// A conversation for which the model has no template.
     plain: bool,
+    /// A response ends with a special token that is not the model's end-of-text.
+    other_end: bool,
+}
+
+impl Line {
+    /// Tokens that are as they should be.
+    fn of(example: Example, user: Option<String>) -> Self {
+        Self { example, cut: 0, user, plain: false, other_end: false }
+    }
 }
 
 /// One line to tokens, uncut, and the user it names.
@@ -141,7 +151,7 @@ fn example(line: &str, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> 
     let pieces = match record {
         Record::Tokens(example) => {
             check_ids(&example.ids, options.vocab)?;
-            return Ok(Line { example, cut: 0, user, plain });
+            return Ok(Line::of(example, user));
         }
         Record::Chat(messages) => match tokenizer.and_then(Tokenizer::chat) {
             None => {
@@ -151,7 +161,7 @@ fn example(line: &str, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> 
             Some(template) => {
                 let tokenizer = tokenizer.ok_or_else(no_tokenizer)?;
                 let example = chat::example(template, tokenizer, &messages, options)?;
-                return Ok(Line { example, cut: 0, user, plain });
+                return Ok(Line::of(example, user));
             }
         },
         Record::Pieces(pieces) => pieces,
@@ -159,12 +169,14 @@ fn example(line: &str, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> 
     let tokenizer = tokenizer.ok_or_else(no_tokenizer)?;
     let beginning = tokenizer.beginning().to_vec();
     let mut example = Example { learn: vec![false; beginning.len()], ids: beginning };
+    let mut other_end = false;
     for piece in pieces {
         let mut ids = tokenizer.encode(&piece.text).map_err(|e| e.to_string())?;
         if let Some(eos) = options.eos
             && piece.end
             && ids.last() != Some(&eos)
         {
+            other_end |= ids.last().is_some_and(|&id| tokenizer.is_special(id));
             ids.push(eos);
         }
         let counts = piece.response || options.loss == Loss::Everything;
@@ -175,7 +187,7 @@ fn example(line: &str, tokenizer: Option<&Tokenizer>, options: &LoadOptions) -> 
         *first = false;
     }
     check_ids(&example.ids, options.vocab)?;
-    Ok(Line { example, cut: 0, user, plain })
+    Ok(Line { plain, other_end, ..Line::of(example, user) })
 }
 
 /// Who a record is of. The number 7 and the string "7" are one user: to take two for one promises more, not less.

@@ -119,6 +119,21 @@ fn records_of_every_kind() {
 }
 
 #[test]
+fn a_response_made_for_another_model_is_noticed() {
+    let line = r#"{"prompt":"ab","response":"c<|endoftext|>"}"#;
+    let own = load("a.jsonl", line, &options());
+    assert!(own.other_ends == 0 && own.notes().is_empty());
+    // The same file for a model that ends its replies by another token.
+    let other = load("a.jsonl", line, &LoadOptions { eos: Some(10), ..options() });
+    assert_eq!(shape(&other), [(vec![97, 98, 99, 258, 10], vec![2, 3, 4])]);
+    assert!(
+        other.notes()[0].starts_with("1 records have a response that ends with a special token"),
+        "{:?}",
+        other.notes()
+    );
+}
+
+#[test]
 fn what_is_cut_is_counted() {
     let lines = [
         r#"{"tokens":[1,2,3,4]}"#,
