@@ -53,7 +53,7 @@ fn plain_step(decoder: &mut Decoder<Cpu<f32>>, adamw: &mut Updates<Cpu>, step: u
 
 fn update(decoder: &mut Decoder<Cpu<f32>>, adamw: &mut Updates<Cpu>, step: u32, sum: &Sum<Cpu<f32>>) {
     for p in decoder.layout.ids() {
-        let gradient = Gradient::Dense { tensor: sum.get(p).expect("all"), scale: 1.0 };
+        let gradient = Gradient::Whole { tensor: sum.get(p).expect("all"), scale: 1.0 };
         adamw.step(&decoder.backend, step, p, &mut decoder.params[p.0], gradient);
     }
 }

@@ -145,7 +145,7 @@ fn steps(c: &mut Criterion) {
         let mut sum = Sum::new(&decoder.backend, &layout, |_| true);
         decoder.backward(&batch, &row_weights, &mut sum);
         for p in layout.ids() {
-            let gradient = Gradient::Dense { tensor: sum.get(p).expect("all were asked for"), scale: 1.0 };
+            let gradient = Gradient::Whole { tensor: sum.get(p).expect("all were asked for"), scale: 1.0 };
             adamw.step(&decoder.backend, step, p, &mut decoder.params[p.0], gradient);
         }
         step += 1;

@@ -60,7 +60,7 @@ fn adamw(c: &mut Criterion) {
     regenerate(&stream, &mut u);
     let tensor = &b.upload(COLUMNS, N / COLUMNS, u).expect("it fits");
     let along = || Gradient::Along { direction: &stream, offset: 0, scale: 1.0 };
-    let dense = || Gradient::Dense { tensor, scale: 1.0 };
+    let dense = || Gradient::Whole { tensor, scale: 1.0 };
     let after = |gradient| {
         let (mut w, mut updates) = one(&b, Silent::Zero);
         updates.step(&b, 0, id, &mut w, gradient);

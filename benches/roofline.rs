@@ -207,7 +207,7 @@ fn ops(peak: f64, bandwidth: f64) {
     let mut adamw = Updates::adamw(1, 1000, Hyper::new(1e-4, 1e-3), Schedule::Constant, Silent::Zero);
     let mut at = 0;
     bytes("AdamW", 7 * len, &mut || {
-        let gradient = Gradient::Dense { tensor: &g, scale: 1.0 };
+        let gradient = Gradient::Whole { tensor: &g, scale: 1.0 };
         adamw.step(&b, at, ferret::model::ParamId(0), &mut w, gradient);
         at += 1;
     });

@@ -92,7 +92,7 @@ impl Tuned {
         let mut sum = Sum::new(&b, &self.decoder.layout, |p| tuned.contains(&p));
         self.decoder.backward(&self.batch, &self.batch.weights(Reduction::TokenMean), &mut sum);
         for &p in tuned {
-            let gradient = Gradient::Dense { tensor: sum.get(p).expect("a tuned one"), scale: 1.0 };
+            let gradient = Gradient::Whole { tensor: sum.get(p).expect("a tuned one"), scale: 1.0 };
             self.updates.step(&b, self.at, p, &mut self.decoder.params[p.0], gradient);
         }
         self.at += 1;

@@ -4,7 +4,7 @@
 
 use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
-use ferret::grad::{Dense, Sum};
+use ferret::grad::{Sum, TensorTangents};
 use ferret::model::{Decoder, Reduction, Weights, init};
 
 fn main() -> ferret::Result<()> {
@@ -33,7 +33,7 @@ fn main() -> ferret::Result<()> {
         let (rows, cols) = spec.matrix();
         let mut tangents: Vec<_> = decoder.layout.ids().map(|_| None).collect();
         tangents[p.0] = Some(decoder.backend.upload(rows, cols, step.clone())?);
-        let along = decoder.jvp(&batch, &Dense(tangents));
+        let along = decoder.jvp(&batch, &TensorTangents(tangents));
         let jvp: f64 = along.as_slice().iter().zip(&mean).map(|(l, &w)| l * f64::from(w)).sum();
 
         // Weights are f32: a step of 2^-14 is small for the loss and large for their last bit.

@@ -1,4 +1,4 @@
-// Prepended to activation.wgsl and residual.wgsl. Mirrors kernel::elementwise: y from y and x, a thread four numbers.
+// Prepended to activation.wgsl and residual.wgsl. Mirrors the loops of kernel::lanes: y from y and x, a thread four numbers.
 
 struct Params {
     start_x: u32,

@@ -1,4 +1,4 @@
-// Mirrors ops::add_column_sums and kernel::elementwise::dot_f64 by rows. Every sum has a fixed shape.
+// Mirrors ops::add_column_sums and kernel::lanes::dot_f64 by rows. Every sum has a fixed shape.
 
 struct Params {
     rows: u32,

@@ -1,4 +1,4 @@
-// Prepended to shaders that sum over a workgroup, which say how many LANES it has. Mirrors kernel::elementwise::lane_sum and max, a
+// Prepended to shaders that sum over a workgroup, which say how many LANES it has. Mirrors kernel::lanes::lane_sum and max, a
 // lane a thread: the tree is fixed, so that a sum has the same bits every time.
 
 var<workgroup> partial: array<vec2<f32>, LANES>;

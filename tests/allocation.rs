@@ -67,7 +67,7 @@ fn a_step_allocates_nothing_once_the_pool_is_full() {
             let mut sum = Sum::new(&decoder.backend, &layout, |_| true);
             drop(decoder.backward(&batch, &row_weights, &mut sum));
             for p in layout.ids() {
-                let gradient = Gradient::Dense { tensor: sum.get(p).unwrap(), scale: 1.0 };
+                let gradient = Gradient::Whole { tensor: sum.get(p).unwrap(), scale: 1.0 };
                 adamw.step(&decoder.backend, step, p, &mut decoder.params[p.0], gradient);
             }
             taken.push(BYTES.load(Ordering::Relaxed) - before);

@@ -26,6 +26,19 @@ pub trait Memory: Send + Sync {
     fn write(&self, x: &mut Self::Tensor, data: &[f32]) -> Result<()>;
     /// The content itself where it lies in host memory in f32, so that updates need not copy it.
     fn host_mut<'a>(&self, x: &'a mut Self::Tensor) -> Option<&'a mut [f32]>;
+    /// Whether all content lies there: what is updated has the bits that replay gives, and sums over rows are f64.
+    fn is_exact(&self) -> bool;
+    /// Change the contents of `all` on the host: where they lie there, in place.
+    fn on_host(&self, all: Vec<&mut Self::Tensor>, change: impl FnOnce(&mut [&mut [f32]]) -> Result<()>) -> Result<()> {
+        if self.is_exact() {
+            let mut parts: Vec<&mut [f32]> =
+                all.into_iter().map(|x| self.host_mut(x).expect("host memory, as was just asked")).collect();
+            return change(&mut parts);
+        }
+        let mut parts = self.download_all(&all.iter().map(|x| &**x).collect::<Vec<_>>())?;
+        change(&mut parts.iter_mut().map(|x| &mut x[..]).collect::<Vec<_>>())?;
+        all.into_iter().zip(&parts).try_for_each(|(x, part)| self.write(x, part))
+    }
     /// A block of a public direction: its elements `offset ..` as a matrix.
     fn direction(&self, direction: &DirectionStream, offset: usize, rows: usize, cols: usize) -> Self::Tensor;
     /// Rows `ids` of a matrix with `cols` columns whose elements are those of a public direction from `offset` on.

@@ -6,7 +6,7 @@ use crate::fsio;
 use crate::method::groups::Groups;
 use crate::model::checkpoint::{self, Dtype, OpenCheckpoint};
 use crate::model::config::{Activation, Config, Norm, Position};
-use crate::model::memory;
+use crate::model::footprint;
 use crate::model::tokenizer::Tokenizer;
 use crate::model::{Layout, ParamId};
 use crate::study::table::thousands;
@@ -123,14 +123,14 @@ impl Description<'_> {
 
     /// Scalars that are tuned.
     fn scalars(&self) -> usize {
-        self.tuned.iter().map(|&p| self.layout.spec(p).len()).sum()
+        self.layout.scalars_of(self.tuned)
     }
 
     /// What each kind of use of it needs.
-    fn needs(&self) -> Vec<memory::Need> {
+    fn needs(&self) -> Vec<footprint::Need> {
         let (config, layout) = (&self.opened.config, self.layout);
         let stored = self.dtype.unwrap_or_default().size() as u64;
-        memory::Use { config, layout, tuned: self.tuned, stored, batch: BATCH, context: self.context() }.needs()
+        footprint::Use { config, layout, tuned: self.tuned, stored, batch: BATCH, context: self.context() }.needs()
     }
 }
 

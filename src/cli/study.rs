@@ -6,13 +6,13 @@ use crate::audit::columns::align;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::hash::sha256;
-use crate::model::{Layout, checkpoint, memory};
+use crate::model::{Layout, checkpoint, footprint};
 use crate::ranks::agree;
-use crate::study::grid::report::{Report, best_rates, chosen, report};
+use crate::study::grid::report::{Report, best_rates, report, tune};
 use crate::study::grid::{Basis, FinishedRun, Grid, Kind, Progress, Runner, Store};
 use crate::study::spec::{Goal, Part, Spec};
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -54,7 +54,8 @@ A grid's file says which of the grids it is, and what is different (all else is 
   learning_rates = 3                   # that each row tries; 1: none are tried
   further_rates = 4                    # that a row may try further out while its best is the lowest or the highest
   tune_cells = false                   # true: each budget and length chooses its own
-  matched = true                       # paper: also with as many steps as FERRET computes")]
+  matched = true                       # paper: also with as many steps as FERRET computes
+  rates = { \"DPSGD\" = 3e-3 }           # rates that are known, by row, as in a study's rates.toml: such rows try none")]
 pub struct Args {
     /// paper (methods, budgets, lengths), readings (of Algorithm 1), true-dp (FERRET and DPSGD at the same (eps, delta)), equal-nats (at
     /// the same nats), ferret-k (FERRET-k by bits a step and by eps, and DPSGD), tune (all weights, adapters, a few tensors), real (all
@@ -132,6 +133,11 @@ pub fn run(args: Args) -> Result<()> {
     if !shares(&args, &runner, &fixed)? {
         return Ok(());
     }
+    if let (Some(asked), Some(path)) = (grid.asked, &args.data)
+        && let Some(what) = runner.note(asked)?
+    {
+        note(&args, &format!("note: {}: {what}", path.display()));
+    }
     if args.dry_run {
         let left = fit(&args, &mut grid, &runner, &fixed, None)?;
         return dry_run(&args, &grid, &runner, &fixed, (&out, &left));
@@ -140,17 +146,16 @@ pub fn run(args: Args) -> Result<()> {
     let left = fit(&args, &mut grid, &runner, &fixed, Some(&store))?;
     fsio::write(&out.join("grid.toml"), grid.to_toml().as_bytes())?;
     let begun = Instant::now();
-    let mut tuning = stage(&args, &runner, &store, &grid.tuning(&fixed), "tuning")?;
-    let mut rates = chosen(&grid, &tuning);
-    loop {
-        let further = grid.outward(&fixed, &rates);
-        if further.is_empty() {
-            break;
-        }
-        tuning.extend(stage(&args, &runner, &store, &further, "further rates")?);
-        rates = chosen(&grid, &tuning);
-    }
+    let mut what = "tuning";
+    let rates = tune(&grid, &fixed, |specs| {
+        stage(&args, &runner, &store, specs, std::mem::replace(&mut what, "further rates"))
+    })?;
     fixed.rates = best_rates(&rates);
+    if !fixed.rates.is_empty() {
+        let known: BTreeMap<_, _> = fixed.rates.iter().collect();
+        let text = toml::to_string(&BTreeMap::from([("rates", known)])).expect("plain values");
+        fsio::write(&out.join("rates.toml"), text.as_bytes())?;
+    }
     let results = stage(&args, &runner, &store, &grid.results(&fixed), "runs")?;
     runner.dismiss()?;
     let mut report: Report = report(&grid, &results, &rates);
@@ -230,26 +235,19 @@ fn fit(args: &Args, grid: &mut Grid, runner: &Runner, fixed: &Basis, store: Opti
 
 /// The runs of `grid` that `store` does not have.
 fn missing(grid: &Grid, fixed: &Basis, store: Option<&Store>) -> Result<Vec<Spec>> {
-    let mut specs = grid.tuning(fixed);
     let Some(store) = store else {
+        let mut specs = grid.tuning(fixed);
         specs.extend(grid.results(fixed));
         return Ok(specs);
     };
-    let (mut known, mut next) = (Vec::new(), specs.clone());
-    // Rates that are not chosen yet make results that are not there yet.
-    let rates = loop {
-        let found: Vec<FinishedRun> = next.iter().filter_map(|s| store.read(s).transpose()).collect::<Result<_>>()?;
-        if found.len() < next.len() {
-            break HashMap::new();
-        }
-        known.extend(found);
-        let choices = chosen(grid, &known);
-        next = grid.outward(fixed, &choices);
-        if next.is_empty() {
-            break best_rates(&choices);
-        }
+    let (mut specs, mut whole) = (Vec::new(), true);
+    let choices = tune(grid, fixed, |next| {
         specs.extend(next.iter().cloned());
-    };
+        whole &= next.iter().all(|s| store.has(s));
+        if whole { next.iter().filter_map(|s| store.read(s).transpose()).collect() } else { Ok(Vec::new()) }
+    })?;
+    // Rates that are not chosen yet make results that are not there yet.
+    let rates = if whole { best_rates(&choices) } else { HashMap::new() };
     let tuned = Basis { rates, ..fixed.clone() };
     specs.extend(grid.results(&tuned));
     specs.retain(|s| !store.has(s));
@@ -273,7 +271,7 @@ fn jobs(args: &Args, grid: &Grid, cores: usize) -> Result<usize> {
     let config = checkpoint::read_config(&args.model)?;
     // A batch of 16 records of full length, by the hungriest method, and the base weights beside it.
     let tokens = grid.asked.map_or(config.positions, |a| a.longest.min(config.positions));
-    let need = memory::estimate(&config, 16, tokens).iter().map(memory::Need::total).max().unwrap_or(0);
+    let need = footprint::estimate(&config, 16, tokens).iter().map(footprint::Need::total).max().unwrap_or(0);
     let fits = free_memory().map_or(usize::MAX, |free| (free / 2 / need.max(1)) as usize);
     Ok(cores.min(fits).max(1))
 }

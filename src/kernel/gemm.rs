@@ -4,7 +4,7 @@
 //! nor the thread count changes a bit (tested). Transposes are strides: nothing is copied but what
 //! the serial product packs.
 
-use super::{Real, elementwise};
+use super::{Real, lanes};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -149,8 +149,8 @@ pub(super) fn by_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>
         for (block, a) in a.chunks(KC).enumerate() {
             sums.fill(F::zero());
             let row = |p| b.row(block * KC + p).to_slice().expect("adjacent columns");
-            elementwise::add_combination(a, row, &mut sums);
-            elementwise::add(&sums, c);
+            lanes::add_combination(a, row, &mut sums);
+            lanes::add(&sums, c);
         }
     }
 }
@@ -158,7 +158,7 @@ pub(super) fn by_rows<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use ndarray::Array2;
 
     fn in_pool<R: Send>(threads: usize, f: impl FnOnce() -> R + Send) -> R {

@@ -4,7 +4,7 @@
 //! A general product would do twice the work and pack every row several times, which for the short, deep matrices of a
 //! sample's factors (a hundred rows, thousands of columns) costs as much as the arithmetic.
 
-use super::{Real, elementwise, multiversion};
+use super::{Real, lanes, multiversion};
 use ndarray::ArrayView2;
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ impl Gram {
 
     /// `self += other`, of the same size.
     pub fn add(&mut self, other: &Self) {
-        elementwise::add(&other.tiles, &mut self.tiles);
+        lanes::add(&other.tiles, &mut self.tiles);
     }
 
     /// The diagonal: the square of every row of A.
@@ -63,7 +63,7 @@ impl Gram {
         let tiles = self.tiles.chunks_exact(SIDE * SIDE).zip(other.tiles.chunks_exact(SIDE * SIDE));
         let (mut row, mut column, mut total) = (0, 0, 0.0);
         for (a, b) in tiles {
-            let part = elementwise::dot_f64(a, b);
+            let part = lanes::dot_f64(a, b);
             if column == row {
                 total += part;
                 (row, column) = (row + 1, 0);
@@ -129,7 +129,7 @@ fn add_part(a: &[f64], b: &[f64], first: usize, left: usize, tile: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
 
     /// Of f32 numbers: to the last places of f64, with squares that f32 would overflow or lose.
     #[test]

@@ -3,10 +3,10 @@
 //! Everything here gives the same bits at any thread count: work is split over outputs, never over a sum.
 
 mod awake;
-pub mod elementwise;
 pub mod fourier;
 pub mod gemm;
 pub mod gram;
+pub mod lanes;
 pub mod real;
 mod stored;
 #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -264,7 +264,7 @@ fn with_block<F: Real, H: Narrow>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use crate::kernel::matmul;
     use ndarray::Array2;
 

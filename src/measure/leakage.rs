@@ -234,7 +234,7 @@ mod tests {
             on_threads(size, |ranks| {
                 let decoder = Decoder::new(Cpu::<f32>::new(), base.clone())?;
                 let along = |(g, members): (usize, &[ParamId; 2])| {
-                    let dim = members.iter().map(|&p| decoder.layout.spec(p).len()).sum();
+                    let dim = decoder.layout.scalars_of(members);
                     let stream = DirectionStream::new(7, 0, g as u32, Direction::Rademacher, dim);
                     GroupDirection::new(stream, members, &decoder.layout)
                 };

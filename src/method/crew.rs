@@ -9,7 +9,7 @@
 use super::common::Common;
 use super::sampler::Samples;
 use super::shards::Shard;
-use super::tally::{Private, Sums, is_host};
+use super::tally::{self, Private, Sums};
 use crate::backend::Backend;
 use crate::data::{Example, batches};
 use crate::error::{Error, Result};
@@ -111,19 +111,7 @@ impl Crew {
         if self.ranks.size() == 1 {
             return Ok(());
         }
-        let what = "sums of gradients";
-        if is_host(b) {
-            let mut parts: Vec<&mut [f32]> = tensors.map(|x| b.host_mut(x).expect("host memory")).collect();
-            return self.ranks.sum(what, &mut parts);
-        }
-        let tensors: Vec<&mut B::Tensor> = tensors.collect();
-        let mut parts = b.download_all(&tensors.iter().map(|x| &**x).collect::<Vec<_>>())?;
-        self.ranks.sum(what, &mut parts.iter_mut().map(|x| &mut x[..]).collect::<Vec<_>>())?;
-        for (x, sum) in tensors.into_iter().zip(parts) {
-            let (rows, cols) = b.shape(x);
-            *x = b.upload(rows, cols, sum)?;
-        }
-        Ok(())
+        b.on_host(tensors.collect(), |parts| self.ranks.sum("sums of gradients", parts))
     }
 }
 
@@ -170,8 +158,7 @@ impl<'a> Totals<'a> {
         dots + if self.crew.tells { Private::NUMBERS } else { 0 }
     }
 
-    /// The inner products of each sample, added up in the order of its micro-batches, with the rest. On a device one process adds up in f32: then so
-    /// does this.
+    /// The inner products of each sample, added up in the order of its micro-batches as one process does, with the rest.
     pub(super) fn add_up<B: Backend>(self, b: &B) -> Result<Vec<(Vec<f64>, Private)>> {
         let widths: Vec<usize> = self.samples.iter().map(|s| self.width(s.0)).collect();
         let all = match widths.iter().all(|w| *w == 0) {
@@ -179,7 +166,6 @@ impl<'a> Totals<'a> {
             false => ranks::gather_numbers(&*self.crew.ranks, "inner products", &self.own)?,
         };
         let mut left: Vec<&[f64]> = all.iter().map(|of| &of[..]).collect();
-        let host = is_host(b);
         let mut out = Vec::with_capacity(self.samples.len());
         for ((dots, owners), width) in self.samples.into_iter().zip(widths) {
             let mut total = vec![0.0; width];
@@ -189,7 +175,7 @@ impl<'a> Totals<'a> {
                 };
                 left[owner] = rest;
                 for (sum, x) in total.iter_mut().zip(next) {
-                    *sum = if host { *sum + x } else { f64::from(*sum as f32 + *x as f32) };
+                    *sum = tally::sum(b, *sum, *x);
                 }
             }
             out.push(Private::split(total, dots));

@@ -78,7 +78,7 @@ impl Groups {
 
     /// Number of scalars d in `group`.
     pub fn scalars(&self, layout: &Layout, group: usize) -> usize {
-        self.members[group].iter().map(|&id| layout.spec(id).len()).sum()
+        layout.scalars_of(&self.members[group])
     }
 
     /// How far down backward must go for `group`: the lowest place any of its tensors is used at.

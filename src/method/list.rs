@@ -184,7 +184,7 @@ impl Method {
         };
         summary["learning_rate"] = json!(self.common().learning_rate);
         if !self.tune().is_all() {
-            let scalars: usize = tuned.iter().map(|&p| layout.spec(p).len()).sum();
+            let scalars = layout.scalars_of(&tuned);
             summary["tuned"] = json!({"tune": self.tune(), "tensors": tuned.len(), "scalars": scalars});
         }
         Ok(summary)

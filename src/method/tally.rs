@@ -4,9 +4,9 @@ use crate::backend::Backend;
 use crate::error::Result;
 use crate::model::Batch;
 
-/// Whether the memory of `backend` is the host's, in f32: what lies there has the bits that replay gives.
-pub(in crate::method) fn is_host<B: Backend>(backend: &B) -> bool {
-    backend.host_mut(&mut backend.zeros(0, 0)).is_some()
+/// `a + b` as a [`Tally`] adds them up: in f64 on the host, in f32 on a device.
+pub(in crate::method) fn sum<B: Backend>(backend: &B, a: f64, b: f64) -> f64 {
+    if backend.is_exact() { a + b } else { f64::from(a as f32 + b as f32) }
 }
 
 /// A few numbers, each a sum over rows (`sum of w_i x_i`, or of `x_i`), added up over micro-batches. In host memory they are f64; on a
@@ -20,7 +20,7 @@ enum Tally<B: Backend> {
 impl<B: Backend> Tally<B> {
     /// `count` zeros.
     fn new(b: &B, count: usize) -> Self {
-        match is_host(b) {
+        match b.is_exact() {
             true => Self::Host(vec![0.0; count]),
             false => Self::Device((0..count).map(|_| b.zeros(1, 1)).collect()),
         }

@@ -8,7 +8,6 @@ use super::crew::Crew;
 use super::list::Record;
 use super::replayer::{Replayable, Replayer, follow};
 use super::run::{Conclusion, Run, Step, Task};
-use super::tally::is_host;
 use super::transcript::{FILE, Transcript};
 use super::{Sensitive, state};
 use crate::backend::Backend;
@@ -80,7 +79,7 @@ impl<'a, P: Trainable, B: Backend> Trainer<'a, P, B> {
         let Some(done) = plan.fires_of(&releases).filter(whole) else {
             return Err(Error::usage("the saved releases end in the middle of a step: they are not of this run"));
         };
-        let exact = is_host(&backend) || !plan.is_rebuildable();
+        let exact = backend.is_exact() || !plan.is_rebuildable();
         let base = base.into_stored();
         let kept = (!exact).then(|| base.clone());
         let mut decoder = Decoder::new(backend, base)?;

@@ -291,6 +291,11 @@ impl Layout {
         self.specs.iter().map(ParamSpec::len).sum()
     }
 
+    /// Number of scalars of `ids`.
+    pub fn scalars_of(&self, ids: &[ParamId]) -> usize {
+        ids.iter().map(|&id| self.spec(id).len()).sum()
+    }
+
     /// Name, shape and place of `id`.
     pub fn spec(&self, id: ParamId) -> &ParamSpec {
         &self.specs[id.0]

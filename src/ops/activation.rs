@@ -116,7 +116,7 @@ pub fn backward<F: Real>(kind: Activation, x: ArrayView2<F>, mut dy: ArrayViewMu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use crate::ops::check::{Op, check};
     use ndarray::{Array2, array};
 

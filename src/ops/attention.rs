@@ -13,7 +13,7 @@ mod tests;
 use super::heads::Heads;
 use super::{Segments, slice, slice_mut};
 use crate::kernel::gemm::{KC, Onto, SERIAL_BELOW, matmul_serial, scaled_matmul_serial};
-use crate::kernel::{Real, elementwise, multiversion};
+use crate::kernel::{Real, lanes, multiversion};
 use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, s};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -135,8 +135,8 @@ fn one_head<F: Real>(
             let mut denominators = [F::one(); BLOCK];
             for (i, mut row) in scores.rows_mut().into_iter().enumerate() {
                 let seen = mask.seen(rows.start + i, keys.start, row.as_slice_mut().expect("scratch rows"));
-                let largest = elementwise::max(seen);
-                denominators[i] = elementwise::exp_shifted(seen, largest);
+                let largest = lanes::max(seen);
+                denominators[i] = lanes::exp_shifted(seen, largest);
                 if let Some(lse) = &mut lse {
                     lse[rows.start + i] = largest + denominators[i].ln();
                 }
@@ -144,7 +144,7 @@ fn one_head<F: Real>(
             let mut out = out.slice_mut(s![rows, ..]);
             matmul_serial(scores.view(), v.slice(s![keys, ..]), Onto::Zero, out.view_mut());
             for (mut row, &denominator) in out.rows_mut().into_iter().zip(&denominators) {
-                elementwise::scale(row.as_slice_mut().expect("adjacent columns"), F::one() / denominator);
+                lanes::scale(row.as_slice_mut().expect("adjacent columns"), F::one() / denominator);
             }
         }
     });
@@ -205,7 +205,7 @@ fn add_groups<F: Real>(apart: &[F], heads: &Heads, sum: &mut ArrayViewMut1<F>) {
         let sum = sum.as_slice_mut().expect("adjacent columns");
         let (first, others) = group.split_at(heads.width);
         sum.copy_from_slice(first);
-        others.chunks_exact(heads.width).for_each(|x| elementwise::add(x, sum));
+        others.chunks_exact(heads.width).for_each(|x| lanes::add(x, sum));
     }
 }
 
@@ -228,12 +228,12 @@ fn one_head_backward<F: Real>(
             matmul_serial(dout, v.reversed_axes(), Onto::Zero, dp.view_mut());
             for (i, mut p) in p.rows_mut().into_iter().enumerate() {
                 let seen = mask.seen(rows.start + i, keys.start, p.as_slice_mut().expect("scratch rows"));
-                elementwise::exp_shifted(seen, lse[rows.start + i]);
+                lanes::exp_shifted(seen, lse[rows.start + i]);
             }
             matmul_serial(p.t(), dout, Onto::Itself, dv.slice_mut(s![keys.clone(), ..]));
             let pairs = slice(&p).chunks_exact(keys.len()).zip(slice_mut(&mut dp).chunks_exact_mut(keys.len()));
             for (i, (p, dp)) in pairs.enumerate() {
-                let d = elementwise::dot(
+                let d = lanes::dot(
                     dout.row(i).to_slice().expect("contiguous rows"),
                     out.row(rows.start + i).to_slice().expect("contiguous rows"),
                 );
@@ -289,8 +289,8 @@ pub fn jvp<F: Real>(
                 for (i, (mut p, mut dp)) in p.rows_mut().into_iter().zip(dp.rows_mut()).enumerate() {
                     let p = mask.seen(rows.start + i, keys.start, p.as_slice_mut().expect("scratch rows"));
                     let dp = mask.only(rows.start + i, keys.start, dp.as_slice_mut().expect("scratch rows"));
-                    elementwise::exp_shifted(p, lse[rows.start + i]);
-                    let mean = elementwise::dot(p, dp);
+                    lanes::exp_shifted(p, lse[rows.start + i]);
+                    let mean = lanes::dot(p, dp);
                     for (dp, &p) in dp.iter_mut().zip(&*p) {
                         *dp = p * (*dp - mean);
                     }

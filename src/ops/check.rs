@@ -1,6 +1,6 @@
 //! What every op must pass: central differences in f64, and `<dy, jvp v> = <backward dy, v>`.
 
-use crate::kernel::elementwise::tests::noise;
+use crate::kernel::lanes::tests::noise;
 use ndarray::Array2;
 
 type Array = Array2<f64>;

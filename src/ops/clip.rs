@@ -18,7 +18,7 @@
 
 use super::Segments;
 use super::sample_norm::{COLUMNS, gamma, up};
-use crate::kernel::{Real, elementwise};
+use crate::kernel::{Real, lanes};
 use ndarray::ArrayViewMut2;
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -106,7 +106,7 @@ pub fn scale_rows<F: Real>(mut x: ArrayViewMut2<F>, segments: &Segments, factors
         if factor == F::zero() {
             rows.fill(F::zero());
         } else if factor != F::one() {
-            elementwise::scale(rows, factor);
+            lanes::scale(rows, factor);
         }
     });
 }
@@ -144,7 +144,7 @@ fn each_segment<F: Real>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
 
     #[test]
     fn factors_are_their_formulas() {

@@ -3,7 +3,7 @@
 //! The decoder hands over the logits of a few samples at a time, so those of a whole batch never exist at once.
 
 use super::{slice, slice_mut};
-use crate::kernel::{Real, elementwise};
+use crate::kernel::{Real, lanes};
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
 
@@ -32,11 +32,11 @@ pub fn forward_backward<F: Real>(mut logits: ArrayViewMut2<F>, targets: &[u32], 
                 *loss = F::zero();
                 return;
             }
-            let largest = elementwise::max(row);
+            let largest = lanes::max(row);
             let at_target = row[target as usize];
-            let total = elementwise::exp_shifted(row, largest);
+            let total = lanes::exp_shifted(row, largest);
             *loss = largest + total.ln() - at_target;
-            elementwise::scale(row, weight / total);
+            lanes::scale(row, weight / total);
             row[target as usize] -= weight;
         },
     );
@@ -59,21 +59,21 @@ pub fn jvp<F: Real>(logits: ArrayView2<F>, logits_dot: ArrayView2<F>, targets: &
 }
 
 fn log_sum_exp<F: Real>(row: &[F]) -> F {
-    let largest = elementwise::max(row);
-    largest + elementwise::sum_exp_shifted(row, largest).ln()
+    let largest = lanes::max(row);
+    largest + lanes::sum_exp_shifted(row, largest).ln()
 }
 
 crate::kernel::multiversion! {
     /// `<exp(l - lse), d>`.
     fn softmax_dot<F: Real>(l: &[F], d: &[F], lse: F) -> F {
-        elementwise::lane_sum([l, d], |[l, d]| (l - lse).exp_fast() * d)
+        lanes::lane_sum([l, d], |[l, d]| (l - lse).exp_fast() * d)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use crate::ops::check::{Op, check};
     use ndarray::Array2;
 

@@ -1,7 +1,7 @@
 //! Token and position embedding: `x_i = wte[id_i] + wpe[position_i]`, or the former alone where positions are not learned.
 
 use super::for_row_blocks;
-use crate::kernel::{Real, elementwise};
+use crate::kernel::{Real, lanes};
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
 
@@ -22,7 +22,7 @@ pub fn forward<F: Real>(
             tokens(ids[first + i], x);
             if let Some((positions, table)) = &learned {
                 table(positions[first + i], &mut position);
-                elementwise::add(&position, x);
+                lanes::add(&position, x);
             }
         }
     });
@@ -70,7 +70,7 @@ pub fn jvp<F: Real>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use crate::ops::check::{Op, check};
     use ndarray::Array2;
 

@@ -78,7 +78,7 @@ pub fn jvp<F: Real>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use crate::ops::check::{Op, check};
     use ndarray::Array2;
 

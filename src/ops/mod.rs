@@ -60,7 +60,7 @@ pub fn add_column_sums<F: crate::kernel::Real>(x: ArrayView2<F>, out: &mut [F]) 
         let columns = x.slice_axis(Axis(1), ndarray::Slice::from(i * 256..i * 256 + out.len()));
         for row in columns.rows() {
             let row = row.to_slice().expect("contiguous rows");
-            crate::kernel::elementwise::add(row, out);
+            crate::kernel::lanes::add(row, out);
         }
     });
 }

@@ -1,7 +1,7 @@
 //! Layer norm: `y = x̂ ∘ gain + bias`, `x̂ = (x - mean) rstd`, `rstd = 1 / sqrt(var + eps)`.
 
 use super::{ROWS, slice, slice_mut};
-use crate::kernel::elementwise::lane_sum;
+use crate::kernel::lanes::lane_sum;
 use crate::kernel::{Real, multiversion};
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
@@ -126,7 +126,7 @@ multiversion! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use crate::ops::check::{Op, check};
     use ndarray::Array2;
 

@@ -1,7 +1,7 @@
 //! `y = x + branch`: forward and jvp add, backward hands `dy` to both sides unchanged.
 
 use super::for_row_blocks;
-use crate::kernel::{Real, elementwise};
+use crate::kernel::{Real, lanes};
 use ndarray::{ArrayView2, ArrayViewMut2};
 
 /// `x += branch`. The same function is the jvp (on tangents) and the join of two gradients.
@@ -11,14 +11,14 @@ pub fn add<F: Real>(mut x: ArrayViewMut2<F>, branch: ArrayView2<F>) {
     assert_eq!(x.dim(), branch.dim(), "the two sides of a residual");
     let (cols, branch) = (x.ncols(), super::slice(&branch));
     for_row_blocks(&mut x, |row, block| {
-        elementwise::add(&branch[row * cols..][..block.len()], block);
+        lanes::add(&branch[row * cols..][..block.len()], block);
     });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
 
     #[test]
     fn adds_every_element() {

@@ -4,8 +4,8 @@
 //! keys are: there are as many as the gain fits into the row.
 
 use super::{ROWS, for_row_blocks, slice, slice_mut};
-use crate::kernel::elementwise::lane_sum;
-use crate::kernel::{Real, elementwise, multiversion};
+use crate::kernel::lanes::lane_sum;
+use crate::kernel::{Real, lanes, multiversion};
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
 
@@ -86,7 +86,7 @@ pub fn fold<F: Real>(x: ArrayView2<F>, mut y: ArrayViewMut2<F>) {
     let (cols, width, x) = (x.ncols(), y.ncols(), slice(&x));
     for_row_blocks(&mut y, |first, block| {
         for (y, x) in block.chunks_exact_mut(width).zip(x[first * cols..].chunks_exact(cols)) {
-            x.chunks_exact(width).for_each(|x| elementwise::add(x, y));
+            x.chunks_exact(width).for_each(|x| lanes::add(x, y));
         }
     });
 }
@@ -129,7 +129,7 @@ multiversion! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use crate::ops::check::{Op, check};
     use ndarray::{Array2, Axis};
 

@@ -164,7 +164,7 @@ multiversion! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use crate::ops::check::{Op, check};
     use ndarray::{Array2, s};
 

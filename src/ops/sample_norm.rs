@@ -37,7 +37,7 @@
 
 use super::attention::{block, with_scratch};
 use super::{Segments, slice};
-use crate::kernel::{Gram, Onto, Real, elementwise, gemm, matmul_serial, multiversion};
+use crate::kernel::{Gram, Onto, Real, gemm, lanes, matmul_serial, multiversion};
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
 use rayon::prelude::*;
 use std::ops::Range;
@@ -262,7 +262,7 @@ pub fn segment_sums<F: Real>(dy: ArrayView2<F>, segments: &Segments, mut sums: A
     rows.into_par_iter().for_each(|(sum, range)| {
         sum.fill(F::zero());
         for row in dy[range.start * cols..range.end * cols].chunks_exact(cols) {
-            elementwise::axpy(F::one(), row, sum);
+            lanes::axpy(F::one(), row, sum);
         }
     });
 }
@@ -276,14 +276,14 @@ multiversion! {
     /// `sum_i a_i b_i` in double precision.
     fn wide_dot<F: Real>(a: &[F], b: &[F]) -> f64 {
         assert_eq!(a.len(), b.len());
-        elementwise::lane_sum([a, b], |[a, b]| a.f64() * b.f64())
+        lanes::lane_sum([a, b], |[a, b]| a.f64() * b.f64())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use ndarray::Array2;
 
     fn lengths() -> Segments {

@@ -216,7 +216,7 @@ pub fn clip(function: ClipFunction, bound: f64, v: &mut [f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
 
     #[test]
     fn clipped_sketches_never_exceed_the_bound() {

@@ -7,7 +7,7 @@
 
 use super::slice;
 use super::slice_mut;
-use crate::kernel::{Real, elementwise, multiversion};
+use crate::kernel::{Real, lanes, multiversion};
 use crate::ops::cross_entropy::IGNORE;
 use ndarray::{ArrayView2, ArrayViewMut2};
 use rayon::prelude::*;
@@ -27,8 +27,8 @@ pub fn forward<F: Real>(logits: ArrayView2<F>, targets: &[u32], mut stats: Array
                 out.fill(F::zero());
                 return;
             }
-            let largest = elementwise::max(row);
-            let total = elementwise::sum_exp_shifted(row, largest);
+            let largest = lanes::max(row);
+            let total = lanes::sum_exp_shifted(row, largest);
             let mean = weighted_sum(row, largest) / total;
             let variance = weighted_squares(row, largest, mean) / total;
             out[0] = row[target as usize] - largest - total.ln();
@@ -48,7 +48,7 @@ fn shifted<F: Real>(l: F, largest: F) -> F {
 multiversion! {
     /// `sum e^d d`.
     fn weighted_sum<F: Real>(l: &[F], largest: F) -> F {
-        elementwise::lane_sum([l], |[l]| {
+        lanes::lane_sum([l], |[l]| {
             let d = shifted(l, largest);
             d.exp_fast() * d
         })
@@ -58,7 +58,7 @@ multiversion! {
 multiversion! {
     /// `sum e^d (d - mean)^2`.
     fn weighted_squares<F: Real>(l: &[F], largest: F, mean: F) -> F {
-        elementwise::lane_sum([l], |[l]| {
+        lanes::lane_sum([l], |[l]| {
             let d = shifted(l, largest);
             d.exp_fast() * (d - mean) * (d - mean)
         })
@@ -68,7 +68,7 @@ multiversion! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
     use ndarray::Array2;
 
     /// The definition, in f64 and without tricks.

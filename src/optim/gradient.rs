@@ -27,7 +27,7 @@ pub enum Gradient<'a, B: Backend> {
         scale: f32,
     },
     /// `scale * tensor`: a whole gradient.
-    Dense {
+    Whole {
         /// Of the weights' shape.
         tensor: &'a B::Tensor,
         /// The factor on it.
@@ -40,7 +40,7 @@ impl<B: Backend> Gradient<'_, B> {
     pub(super) fn blocks(&self, b: &B, (rows, cols): (usize, usize), mut f: impl FnMut(&B::Tensor, usize, f32)) {
         let block = (BLOCK / cols.max(1)).max(1);
         match *self {
-            Gradient::Dense { tensor, scale } => f(tensor, 0, scale),
+            Gradient::Whole { tensor, scale } => f(tensor, 0, scale),
             Gradient::Along { direction, offset, scale } => {
                 for first in (0..rows).step_by(block) {
                     f(&b.direction(direction, offset + first * cols, block.min(rows - first), cols), first, scale);

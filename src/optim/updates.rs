@@ -161,7 +161,7 @@ mod tests {
 
         fn dense(&mut self, step: u32, gradient: &[f32]) {
             let tensor = &self.b.upload(SHAPE.0, SHAPE.1, gradient.to_vec()).unwrap();
-            self.updates.step(&self.b, step, ParamId(0), &mut self.w, Gradient::Dense { tensor, scale: 1.0 });
+            self.updates.step(&self.b, step, ParamId(0), &mut self.w, Gradient::Whole { tensor, scale: 1.0 });
         }
 
         fn catch_up(&mut self, step: u32) {
@@ -344,7 +344,7 @@ mod tests {
                 bits(&b.download_weight(&w).unwrap())
             };
             let along = step(Gradient::Along { direction: &direction, offset: 5, scale: -1.5 });
-            assert_eq!(along, step(Gradient::Dense { tensor, scale: -1.5 }), "{route:?}");
+            assert_eq!(along, step(Gradient::Whole { tensor, scale: -1.5 }), "{route:?}");
         }
     }
 

@@ -2,8 +2,8 @@
 
 pub use super::outcome::{Outcome, Raster};
 
-use super::memory;
 use super::outcome::StoredOutcome;
+use super::peak;
 use super::real::{Probe, ProbeResult};
 use super::world::World;
 use crate::audit::bound::Charge;
@@ -59,8 +59,10 @@ impl Reference {
 pub struct Measure<'a> {
     /// The comparison's records.
     pub world: &'a World,
-    /// Records a side that are scored.
+    /// Non-members that are scored.
     pub audited: usize,
+    /// Members that are scored, at most `audited`.
+    pub audited_members: usize,
     /// Held-out records on the loss curves; 0: no curve.
     pub on_curve: usize,
     /// Measure after every computed step, not eight times a run.
@@ -75,9 +77,9 @@ pub struct Measure<'a> {
 
 impl Measure<'_> {
     fn sides(&self) -> (&[Example], &[Example]) {
-        let take = |x: &'_ [Example]| x.len().min(self.audited);
         let (members, nonmembers) = (self.world.own_members(), &self.world.nonmembers);
-        (&members[..take(members)], &nonmembers[..take(nonmembers)])
+        let attacked = self.audited_members.min(self.audited);
+        (&members[..members.len().min(attacked)], &nonmembers[..nonmembers.len().min(self.audited)])
     }
 
     /// The base model's losses.
@@ -252,7 +254,7 @@ impl Arm {
         tell: impl FnMut(f64) -> Result<()>,
     ) -> Result<(TrainingResult, Weights)> {
         if measure.alone {
-            memory::forget_peak();
+            peak::forget();
         }
         let mut run = begin(method, measure.world, secret)?;
         let begin = || -> Result<_> { Ok((0.0, measure.held_out(run.decoder())?)) };
@@ -262,7 +264,7 @@ impl Arm {
         let (curve, mut seconds, clock) = (watch.curve, watch.seconds, Instant::now());
         let Conclusion { weights, record, .. } = run.finish()?;
         seconds += clock.elapsed().as_secs_f64();
-        let peak_bytes = if measure.alone { memory::peak() } else { None };
+        let peak_bytes = if measure.alone { peak::bytes() } else { None };
         let circumstances = Circumstances { insecure_seed: secret.is_insecure(), ..Circumstances::default() };
         let statement = method.statement(&weights.layout, method.steps(), self.delta, circumstances)?;
         let fired = match &record {
@@ -271,7 +273,7 @@ impl Arm {
         };
         let bits = record.bits();
         let update_bits = method.summary(&weights.layout, method.steps())?["bits_per_update"].as_u64();
-        let tuned = method.tune().ids(&weights.layout)?.iter().map(|&p| weights.layout.spec(p).len() as u64).sum();
+        let tuned = weights.layout.scalars_of(&method.tune().ids(&weights.layout)?) as u64;
         let charge = match (&record, bits) {
             // Bits without noise have no other bound.
             (Record::Ferret(_), Some(bits)) => Charge::Bits(bits),

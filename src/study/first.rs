@@ -190,6 +190,7 @@ pub fn run(
     let measure = |world, seed: usize, name: &str| Measure {
         world,
         audited: o.audited,
+        audited_members: o.audited,
         on_curve: ON_CURVE,
         // One run is watched bit by bit, and the first seed's models are asked to speak.
         every_step: seed == 0 && name == WATCHED,

@@ -59,6 +59,7 @@ pub struct Source {
     base_sha256: String,
     tokenizer: Option<Tokenizer>,
     examples: Vec<Example>,
+    note: Option<String>,
 }
 
 impl Source {
@@ -71,7 +72,7 @@ impl Source {
         // One token more than is kept: what is cut there is too long.
         let options = LoadOptions { context: options.context.min(longest + 1), ..options };
         let dataset = data::load_examples(data, tokenizer.as_ref(), &options)?;
-        let all = dataset.examples.len();
+        let (all, note) = (dataset.examples.len(), dataset.note_of_ends());
         let mut seen = HashSet::new();
         let examples: Vec<Example> = dataset
             .examples
@@ -89,7 +90,12 @@ impl Source {
             ));
         }
         let base_sha256 = checkpoint::tensors_sha256(&base.weights);
-        Ok(Self { base: Arc::new(base), base_sha256, tokenizer, examples })
+        Ok(Self { base: Arc::new(base), base_sha256, tokenizer, examples, note })
+    }
+
+    /// What whoever holds the records should know of them.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// SHA-256 of the base model's tensors.

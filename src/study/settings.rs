@@ -135,14 +135,14 @@ pub fn within(tuned: &[ParamId], c: &Choices, nats: f64, counted: Counting) -> R
 pub fn dpsgd_within(c: &Choices, nats: f64) -> Result<dense::Settings> {
     let mut settings = dpsgd(c, None, 0.0)?;
     if let dense::Method::Dpsgd(privacy) = &mut settings.method {
-        privacy.noise_multiplier = ask(c, nats).dense_at(c.batch)?.noise_multiplier;
+        privacy.noise_multiplier = ask(c, nats).noisy_sums_at(c.batch)?.noise_multiplier;
     }
     Ok(settings)
 }
 
 /// FERRET-k that tells no more than `nats`: signs by the direct route.
 pub fn ferret_k_within(c: &Choices, nats: f64) -> Result<ferret_k::Settings> {
-    let z = ask(c, nats).dense_at(c.batch)?.noise_multiplier;
+    let z = ask(c, nats).noisy_sums_at(c.batch)?.noise_multiplier;
     sketched(c, &Sketches::usual(0.0, None), |_| Ok(z))
 }
 

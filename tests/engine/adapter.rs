@@ -6,7 +6,7 @@ use crate::common::{Random, config, weights};
 use crate::training::{N, run};
 use ferret::backend::{Cpu, Memory};
 use ferret::data::{Example, batches};
-use ferret::grad::{Dense, Norms, PerSample, Sum};
+use ferret::grad::{Norms, PerSample, Sum, TensorTangents};
 use ferret::kernel::Stored;
 use ferret::method::dense::{self, ClipFunction, ClipStyle, Privacy, Variant};
 use ferret::method::ferret::{Cuts, Engine, Settings, replay};
@@ -163,7 +163,7 @@ fn gradients_are_differences_and_forward_mode_agrees() {
             let tangent = decoder.backend.upload(rows, cols, u).unwrap();
             let mut tangents: Vec<_> = decoder.layout.ids().map(|_| None).collect();
             tangents[p.0] = Some(tangent);
-            let rows = decoder.jvp(&batch, &Dense(tangents));
+            let rows = decoder.jvp(&batch, &TensorTangents(tangents));
             let jvp: f64 = rows.as_slice().iter().zip(&weights).map(|(x, w)| x * f64::from(*w)).sum();
             assert!((jvp - want).abs() < 1e-6 * want.abs().max(1e-2), "{name}, {spec}: jvp {jvp}, not {want}");
         }

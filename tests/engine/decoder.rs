@@ -2,7 +2,7 @@
 
 use crate::common::{Random, batch, config, in_pool, weights};
 use ferret::backend::{Cpu, Memory};
-use ferret::grad::{Dense, PerSample, Sum};
+use ferret::grad::{PerSample, Sum, TensorTangents};
 use ferret::model::{Activation, Batch, Config, Decoder, Layout, Mlp, ParamId, Reduction};
 
 fn decoder64(config: Config) -> Decoder<Cpu<f64>> {
@@ -10,9 +10,9 @@ fn decoder64(config: Config) -> Decoder<Cpu<f64>> {
 }
 
 /// A random tangent for every parameter.
-fn tangents(b: &Cpu<f64>, layout: &Layout, seed: u64, only: Option<ParamId>) -> Dense<Cpu<f64>> {
+fn tangents(b: &Cpu<f64>, layout: &Layout, seed: u64, only: Option<ParamId>) -> TensorTangents<Cpu<f64>> {
     let mut random = Random::new(seed);
-    Dense(
+    TensorTangents(
         layout
             .ids()
             .map(|p| {
@@ -29,7 +29,7 @@ fn loss64(decoder: &Decoder<Cpu<f64>>, batch: &Batch, weights: &[f32]) -> f64 {
     decoder.losses(batch).as_slice().iter().zip(weights).map(|(l, &w)| l * w as f64).sum()
 }
 
-fn jvp64(decoder: &Decoder<Cpu<f64>>, batch: &Batch, weights: &[f32], along: &Dense<Cpu<f64>>) -> f64 {
+fn jvp64(decoder: &Decoder<Cpu<f64>>, batch: &Batch, weights: &[f32], along: &TensorTangents<Cpu<f64>>) -> f64 {
     decoder.jvp(batch, along).as_slice().iter().zip(weights).map(|(l, &w)| l * w as f64).sum()
 }
 

@@ -2,7 +2,9 @@
 
 use crate::{compare, gpus};
 use ferret::backend::{Backend, Cpu, Gpu, Memory};
-use ferret::grad::{ClipFunction, Clipping, Dense, GroupDirection, GroupDot, Norms, Partition, PerSample, Sum};
+use ferret::grad::{
+    ClipFunction, Clipping, GroupDirection, GroupDot, Norms, Partition, PerSample, Sum, TensorTangents,
+};
 use ferret::model::{Activation, Batch, Decoder, Layout, Mlp, ParamId, Reduction, Weights, checkpoint};
 use ferret::ops::sample_norm::COLUMNS;
 use ferret::rng::{Direction, DirectionStream};
@@ -122,12 +124,12 @@ fn decoders_of_other_shapes_agree_with_the_cpu() {
     }
 }
 
-fn dense<B: Backend>(decoder: &Decoder<B>, tensors: &[Vec<f32>]) -> Dense<B> {
+fn dense<B: Backend>(decoder: &Decoder<B>, tensors: &[Vec<f32>]) -> TensorTangents<B> {
     let up = |(spec, data): (&ferret::model::layout::ParamSpec, &Vec<f32>)| {
         let (rows, cols) = spec.matrix();
         Some(decoder.backend.upload(rows, cols, data.clone()).unwrap())
     };
-    Dense(decoder.layout.specs().iter().zip(tensors).map(up).collect())
+    TensorTangents(decoder.layout.specs().iter().zip(tensors).map(up).collect())
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{Cpu, Tensor, Weight, weight};
 use crate::backend::{Compute, Memory};
-use crate::kernel::{Onto, Real, elementwise, matmul};
+use crate::kernel::{Onto, Real, lanes, matmul};
 use crate::ops::{
     Activation, GateUp, Heads, Order, Parts, Qkv, Segments, activation, attention, cross_entropy, embedding, gated,
     linear, norm, residual, rms_norm, rope, token_stats,
@@ -231,7 +231,7 @@ impl<F: Real> Compute for Cpu<F> {
         let (a, b) = (a.as_slice(), b.as_slice());
         out.as_slice_mut()[first..first + rows].par_iter_mut().with_min_len(8).enumerate().for_each(|(i, out)| {
             let row = i * cols..(i + 1) * cols;
-            *out += F::of(elementwise::dot_f64(&a[row.clone()], &b[row]));
+            *out += F::of(lanes::dot_f64(&a[row.clone()], &b[row]));
         });
     }
 

@@ -54,7 +54,11 @@ impl<F: Real> Memory for Cpu<F> {
     }
 
     fn host_mut<'a>(&self, x: &'a mut Tensor<F>) -> Option<&'a mut [f32]> {
-        bytemuck::try_cast_slice_mut(x.as_slice_mut()).ok().filter(|_| size_of::<F>() == size_of::<f32>())
+        bytemuck::try_cast_slice_mut(x.as_slice_mut()).ok().filter(|_| self.is_exact())
+    }
+
+    fn is_exact(&self) -> bool {
+        size_of::<F>() == size_of::<f32>()
     }
 
     fn direction(&self, direction: &DirectionStream, offset: usize, rows: usize, cols: usize) -> Tensor<F> {

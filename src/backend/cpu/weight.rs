@@ -129,7 +129,7 @@ pub fn products<F: Real, const N: usize>(
 mod tests {
     use super::*;
     use crate::backend::{Cpu, Memory};
-    use crate::kernel::elementwise::tests::noise;
+    use crate::kernel::lanes::tests::noise;
 
     /// Weights of three widths, stored in every way.
     fn stored(k: usize, n: usize, seed: u64) -> [Weight<f32>; 3] {

@@ -54,6 +54,10 @@ impl Memory for Gpu {
         None
     }
 
+    fn is_exact(&self) -> bool {
+        false
+    }
+
     fn direction(&self, direction: &DirectionStream, offset: usize, rows: usize, cols: usize) -> Tensor {
         assert!(offset + rows * cols <= direction.dim(), "elements of a direction");
         let u = self.empty(rows, cols);

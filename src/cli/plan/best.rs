@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::fsio;
 use crate::privacy::Sampler;
 use crate::privacy::guarantee::{Neighbours, number, up};
-use crate::privacy::mi::planner::{Ask, Choice, Dense, Limit};
+use crate::privacy::mi::planner::{Ask, Choice, Limit, NoisySums};
 use crate::privacy::mi::{self, Accounting, bits};
 use serde_json::json;
 
@@ -19,19 +19,19 @@ pub fn run(args: &Args) -> Result<()> {
         eps_delta: args.dp_epsilon.map(|eps| (eps, args.delta)),
         noise: args.gradient_noise,
     };
-    let (choices, dense) = {
+    let (choices, sums) = {
         let _shown = working("planning", args.quiet);
-        (ask.choices()?, ask.dense()?)
+        (ask.choices()?, ask.noisy_sums()?)
     };
     let best = choices[0];
     let line = train_line(&ask, &best);
     if args.json {
         let out = json!({
-            "best": best, "train": line, "others": choices[1..], "gradient_noise": ask.noise, "dense": dense, "given": mi::GIVEN,
+            "best": best, "train": line, "others": choices[1..], "gradient_noise": ask.noise, "dense": sums, "given": mi::GIVEN,
         });
         return fsio::print(&format!("{out}\n"));
     }
-    fsio::print(&text(&ask, &choices, &dense, &line))
+    fsio::print(&text(&ask, &choices, &sums, &line))
 }
 
 /// The command. Its budget is the one asked for, or just above what the bits cost, so that rounding loses none of them.
@@ -47,7 +47,7 @@ fn train_line(ask: &Ask, c: &Choice) -> String {
     )
 }
 
-fn text(ask: &Ask, choices: &[Choice], dense: &[Dense], train: &str) -> String {
+fn text(ask: &Ask, choices: &[Choice], sums: &[NoisySums], train: &str) -> String {
     let best = choices[0];
     let mut budget = Vec::new();
     budget.extend(ask.nats.map(|nats| format!("{nats} nats of mutual information")));
@@ -104,7 +104,7 @@ fn text(ask: &Ask, choices: &[Choice], dense: &[Dense], train: &str) -> String {
             noise and so many signs a step (k public directions, clipped together, noise once). Worth is in the same clean bits; DPSGD's is\n\
             at most that, and takes a number for every parameter\n\n\
             \x20    batch     steps     noise       nats     signs  FERRET-k     DPSGD\n";
-    for d in dense {
+    for d in sums {
         out += &format!(
             "  {:>8}  {:>8}  {:>8}  {:>9}  {:>8}  {:>8.0}  {:>8.0}\n",
             d.batch,

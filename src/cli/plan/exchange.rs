@@ -58,8 +58,7 @@ pub(super) fn of(args: &Args, batch: u64, sums: Sums) -> Result<Option<Exchange>
         None => None,
         Some(model) => {
             let layout = args.tune.layout(&checkpoint::read_config(model)?)?;
-            let tuned = args.tune.tune.ids(&layout)?;
-            Some(tuned.iter().map(|&p| layout.spec(p).len() as u64).sum())
+            Some(layout.scalars_of(&args.tune.tune.ids(&layout)?) as u64)
         }
     };
     let whole = parameters.map(|parameters| Traffic::sums(ranks, parameters, 4));

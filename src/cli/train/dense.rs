@@ -100,8 +100,7 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
     let (plain, route) = (method == Method::Nonprivate, args.route.unwrap_or_default());
     let layout = &args.tune.layout(config)?;
     let tuned = args.tune.tune.ids(layout)?;
-    let scalars = tuned.iter().map(|&id| layout.spec(id).len()).sum();
-    let usual = rates::dense(&method, route, args.batch, layout.scalars(), scalars);
+    let usual = rates::dense(&method, route, args.batch, layout.scalars(), layout.scalars_of(&tuned));
     let settings = Settings {
         method,
         tune: args.tune.tune.clone(),

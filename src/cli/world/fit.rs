@@ -98,7 +98,7 @@ impl Run<Cpu<f32>> for Fit<'_> {
             return Err(Error::Diverged(format!("the loss is {loss} at step {step}: training has diverged")));
         }
         for (i, (w, tensor)) in decoder.params.iter_mut().zip(sum.into_grads().iter().flatten()).enumerate() {
-            updates.step(&decoder.backend, step, ParamId(i), w, Gradient::Dense { tensor, scale: 1.0 });
+            updates.step(&decoder.backend, step, ParamId(i), w, Gradient::Whole { tensor, scale: 1.0 });
         }
         self.step += 1;
         let private = Private { records: chosen.len(), tokens: batch.rows(), loss: Some(loss) };

@@ -1,7 +1,7 @@
 //! Every product against the order of summation, spelt out.
 
 use super::*;
-use crate::kernel::elementwise::tests::noise;
+use crate::kernel::lanes::tests::noise;
 use ndarray::{Array2, ArrayView2, s};
 
 type Product = unsafe fn((usize, usize, usize), f32, Matrix, Matrix, Onto<f32>, (*mut f32, isize));

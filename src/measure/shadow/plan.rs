@@ -10,7 +10,7 @@ use crate::measure::attacks::ShadowScores;
 use crate::measure::pair::{OnDecoder, with_decoder};
 use crate::measure::tokens::keep_log_probs;
 use crate::measure::{Cache, cached_log_probs, log_probs};
-use crate::model::{Decoder, Weights, memory};
+use crate::model::{Decoder, Weights, footprint};
 use crate::progress::Progress;
 use crate::ranks::pieces::{StopCheck, spread};
 use crate::ranks::{Ranks, broadcast, gather_numbers};
@@ -118,7 +118,7 @@ impl Shadows {
         let share = if changes.epochs.is_some() { 1.0 } else { known.share(name) };
         let jobs = jobs.unwrap_or_else(|| {
             let longest = pool.iter().map(|e| e.ids.len()).max().unwrap_or(1);
-            let needs = memory::estimate(&base.config, 8, longest);
+            let needs = footprint::estimate(&base.config, 8, longest);
             let each = needs.iter().find(|n| n.kind == "non-private, adamw").map_or(u64::MAX, |n| n.total());
             let threads = rayon::current_num_threads();
             if each.saturating_mul(threads as u64) <= 2 << 30 { threads } else { 1 }

@@ -254,7 +254,7 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
         };
         let Decoder { backend, params, .. } = &mut self.decoder;
         for (&p, tensor) in self.tuned.iter().zip(&update) {
-            self.updates.step(backend, step, p, &mut params[p.0], Gradient::Dense { tensor, scale });
+            self.updates.step(backend, step, p, &mut params[p.0], Gradient::Whole { tensor, scale });
         }
         self.next += 1;
         Ok(Some(Step { step, groups: Vec::new(), private }))

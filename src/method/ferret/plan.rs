@@ -34,7 +34,7 @@ impl Plan {
         settings.check()?;
         let tuned = settings.tune.ids(layout)?;
         let members = settings.groups.members(&tuned)?;
-        let dims = members.iter().map(|g| g.iter().map(|&id| layout.spec(id).len()).sum()).collect();
+        let dims = members.iter().map(|group| layout.scalars_of(group)).collect();
         Ok(Self { settings: settings.clone(), tuned, members, dims })
     }
 

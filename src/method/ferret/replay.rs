@@ -65,7 +65,7 @@ impl<B: Backend> Replayer<B> {
         self.pass(step);
         for (group, gradient) in gradients {
             for (&id, tensor) in self.plan.members(*group).iter().zip(gradient) {
-                self.updates.step(b, step, id, &mut weights[id.0], Gradient::Dense { tensor, scale: 1.0 });
+                self.updates.step(b, step, id, &mut weights[id.0], Gradient::Whole { tensor, scale: 1.0 });
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
 use super::*;
-use crate::kernel::elementwise::tests::noise;
+use crate::kernel::lanes::tests::noise;
 use crate::ops::check::{Op, check};
 use ndarray::Array2;
 

@@ -70,9 +70,9 @@ pub struct Choice {
     pub limit: Limit,
 }
 
-/// What a dense method within the same budget would do at one batch size.
+/// What methods that add noise to a whole sum, DPSGD and FERRET-k, would do within the same budget at one batch size.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
-pub struct Dense {
+pub struct NoisySums {
     /// Batch size B.
     pub batch: u64,
     /// Batches.
@@ -98,8 +98,8 @@ pub fn signs_per_step(batch: u64, noise_multiplier: f64, gradient_noise: f64) ->
     (4.0 * b * b * (1.0 + x / b) / (z * z * (1.0 + x))).ceil().max(1.0) as u64
 }
 
-/// Batch sizes at which dense methods are looked at.
-const DENSE: [u64; 5] = [10, 50, 200, 1000, 5000];
+/// Batch sizes at which noisy sums are looked at.
+const SUM_BATCHES: [u64; 5] = [10, 50, 200, 1000, 5000];
 
 /// Batch sizes looked at.
 const BATCHES: [u64; 16] = [1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 100_000];
@@ -163,13 +163,13 @@ impl Ask {
     ///
     /// k signs a step after noise z are worth k / (1 + x/B + z^2 (1+x) k / B^2) clean bits: half of the limit B^2 / (z^2 (1+x)) at
     /// k = B^2 (1 + x/B) / (z^2 (1+x)), four fifths of it at four times as many.
-    pub fn dense(&self) -> Result<Vec<Dense>> {
+    pub fn noisy_sums(&self) -> Result<Vec<NoisySums>> {
         self.check()?;
-        DENSE.into_iter().filter(|b| *b <= self.records).map(|b| self.dense_at(b)).collect()
+        SUM_BATCHES.into_iter().filter(|b| *b <= self.records).map(|b| self.noisy_sums_at(b)).collect()
     }
 
-    /// [`Ask::dense`] at one batch size.
-    pub fn dense_at(&self, batch: u64) -> Result<Dense> {
+    /// [`Ask::noisy_sums`] at one batch size.
+    pub fn noisy_sums_at(&self, batch: u64) -> Result<NoisySums> {
         let steps = steps(self.records, batch, self.epochs)?;
         let rate = batch as f64 / self.records as f64;
         let spent = |z: f64| Ok::<_, Error>(charge(Release::Sum { noise_multiplier: z }, rate, Sampler::Poisson)?.nats);
@@ -194,7 +194,7 @@ impl Ask {
         let (z, b, x, t) = ((high.exp() * 1e4).ceil() / 1e4, batch as f64, self.noise, steps as f64);
         let limit = b * b / (z * z * (1.0 + x));
         let signs = signs_per_step(batch, z, x);
-        Ok(Dense {
+        Ok(NoisySums {
             batch,
             steps,
             noise_multiplier: z,
@@ -346,10 +346,10 @@ mod tests {
     }
 
     #[test]
-    fn dense_methods_keep_the_same_budget() {
+    fn noisy_sums_keep_the_same_budget() {
         let both = Ask { eps_delta: Some((1.0, 1e-5)), ..ASK };
         for ask in [ASK, both, Ask { nats: None, ..both }] {
-            for d in ask.dense().unwrap() {
+            for d in ask.noisy_sums().unwrap() {
                 assert!(ask.nats.is_none_or(|nats| d.nats <= nats), "{d:?}");
                 let event = Event::SubsampledGaussian {
                     noise_multiplier: d.noise_multiplier,

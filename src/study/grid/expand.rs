@@ -263,11 +263,14 @@ impl Grid {
         Row::new(name, Goal::Ferret(reading), batch, epochs, centre)
     }
 
-    /// The rows that are tuned, one a key: of a real model's grid the first cell, else the cell nearest the middle of budgets and lengths stands for the others.
+    /// The rows that are tuned, one a key, unless their rate is given: of a real model's grid the first cell, else the cell nearest the middle of budgets and lengths stands for the others.
     pub fn tuned_rows(&self) -> Vec<Row> {
         let mut keys: Vec<(String, Vec<Row>)> = Vec::new();
         for row in self.rows().into_iter().filter(|r| r.method != Goal::Base) {
             let key = row.key(self.tune_cells);
+            if self.rates.contains_key(&key) {
+                continue;
+            }
             match keys.iter_mut().find(|k| k.0 == key) {
                 Some((_, rows)) => rows.push(row),
                 None => keys.push((key, vec![row])),
@@ -330,8 +333,8 @@ impl Grid {
                 return None;
             }
             match best {
-                Some(rate) if *rate == highest => Some(highest * factor),
-                Some(rate) if *rate > lowest => None,
+                Some((rate, _)) if *rate == highest => Some(highest * factor),
+                Some((rate, _)) if *rate > lowest => None,
                 _ => Some(lowest / factor),
             }
         };
@@ -340,12 +343,13 @@ impl Grid {
         rows.iter().filter_map(spec).collect()
     }
 
-    /// The runs that results are taken from, by the rates that tuning chose (the middle ones where it has not).
+    /// The runs that results are taken from, by the rates that are given or that tuning chose (the middle ones where neither is so).
     pub fn results(&self, fixed: &Basis) -> Vec<Spec> {
         let mut specs = Vec::new();
         for seed in 1..=self.seeds {
             for row in self.rows() {
-                let rate = fixed.rates.get(&row.key(self.tune_cells)).copied().unwrap_or(row.centre);
+                let key = row.key(self.tune_cells);
+                let rate = self.rates.get(&key).or_else(|| fixed.rates.get(&key)).copied().unwrap_or(row.centre);
                 specs.push(self.spec(&row, fixed, Part::Result, rate, seed));
             }
         }

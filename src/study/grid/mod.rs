@@ -1,5 +1,6 @@
 //! A study: a grid of runs, read from a name or a TOML file, run once each, shown as tables and verdicts.
 
+mod check;
 mod expand;
 mod place;
 mod real;
@@ -16,10 +17,10 @@ pub use spread::Spread;
 
 use crate::error::{Error, Result};
 use crate::fsio;
-use crate::rng::sketch::MOST_BUCKETS;
 use crate::study::real::ProbePlan;
 use crate::study::subset::Subset;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// What a grid compares, and so which tables it gives.
@@ -118,6 +119,9 @@ pub struct Grid {
     /// Real: what is asked of the models beside losses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<ProbePlan>,
+    /// Learning rates that are known already, by [`Row::key`]: such rows try none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub rates: BTreeMap<String, f64>,
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -146,6 +150,7 @@ struct File {
     matched: Option<bool>,
     parameters: Option<u64>,
     asked: Option<ProbePlan>,
+    rates: Option<BTreeMap<String, f64>>,
 }
 
 /// Methods that a grid may name.
@@ -174,6 +179,7 @@ impl Grid {
             matched: true,
             parameters: 0,
             asked: None,
+            rates: BTreeMap::new(),
         };
         match kind {
             Kind::Paper => paper,
@@ -282,10 +288,12 @@ impl Grid {
             further_rates,
             tune_cells,
             matched,
-            parameters
+            parameters,
+            rates
         );
         grid.asked = file.asked.or(grid.asked);
         grid.check()?;
+        grid.check_rates()?;
         Ok(grid)
     }
 
@@ -293,101 +301,4 @@ impl Grid {
     pub fn to_toml(&self) -> String {
         toml::to_string(self).expect("plain values")
     }
-
-    /// Whether it makes sense.
-    pub fn check(&self) -> Result<(), String> {
-        let lists = [
-            ("methods", self.methods.is_empty()),
-            ("budgets", self.budgets.is_empty()),
-            ("epochs", self.epochs.is_empty()),
-            ("tune", self.tune.is_empty()),
-            ("batches", self.batches.is_empty()),
-        ];
-        if let Some((name, _)) = lists.iter().find(|l| l.1) {
-            return Err(format!("{name} is empty: name at least one"));
-        }
-        for method in &self.methods {
-            let known = self.kind.methods();
-            if !known.contains(&method.as_str()) {
-                return Err(format!("methods: {method:?} is not known here: {}", known.join(", ")));
-            }
-        }
-        if let Some(budget) = self.budgets.iter().find(|b| b.is_nan() || **b <= 0.0) {
-            return Err(format!(
-                "budgets: {budget} is no budget: give numbers above 0, or inf for non-private training"
-            ));
-        }
-        if self.kind != Kind::Paper && self.budgets.iter().any(|b| b.is_infinite()) {
-            return Err(
-                "budgets: inf belongs to the paper's grid, where non-private training stands beside the others".into(),
-            );
-        }
-        if !matches!(self.kind, Kind::Tune | Kind::Real) && self.tune != [Subset::default()] {
-            return Err("tune: only the grids tune and real compare what is tuned: leave it out".into());
-        }
-        if self.asked.is_some() != (self.kind == Kind::Real) {
-            return Err("asked: questions and secrets belong to the grid real: leave them out".into());
-        }
-        if let Some(longest) = self.asked.map(|a| a.longest).filter(|n| *n < 2) {
-            return Err(format!("longest is {longest}: a record needs at least 2 tokens"));
-        }
-        if self.epochs.contains(&0) || self.batches.contains(&0) {
-            return Err("epochs and batches count from 1, found 0".into());
-        }
-        // The smallest number of members that the coins make is not known here; a quarter is far below it.
-        if let Some(batch) = self.batches.iter().find(|b| **b > self.candidates as u64 / 4) {
-            return Err(format!(
-                "batches: {batch} of {} candidates is too many: give at most a quarter",
-                self.candidates
-            ));
-        }
-        if self.seeds == 0 || self.seeds > 1000 {
-            return Err(format!("seeds is {}, expected 1 to 1000", self.seeds));
-        }
-        if self.audited < 2 {
-            return Err(format!("audited is {}: an attack needs at least 2 records a side", self.audited));
-        }
-        if !(self.delta > 0.0 && self.delta < 1.0) {
-            return Err(format!("delta is {}, expected a number between 0 and 1", self.delta));
-        }
-        if self.nats.is_empty() || !self.nats.iter().all(|n| *n > 0.0 && n.is_finite()) {
-            return Err(format!("nats is {:?}, expected numbers above 0", self.nats));
-        }
-        if let Some(k) = self.bits.iter().find(|&&k| k == 0 || k as usize > MOST_BUCKETS) {
-            return Err(format!("bits: {k} a step, expected 1 to {MOST_BUCKETS}"));
-        }
-        if self.learning_rates == 0 || self.learning_rates > 15 {
-            return Err(format!("learning_rates is {}, expected 1 to 15", self.learning_rates));
-        }
-        if self.further_rates > 15 {
-            return Err(format!("further_rates is {}, expected at most 15", self.further_rates));
-        }
-        let twice = [
-            ("methods", repeated(&self.methods)),
-            ("budgets", repeated(&self.budgets)),
-            ("nats", repeated(&self.nats)),
-            ("bits", repeated(&self.bits)),
-            ("tune", repeated(&self.tune)),
-            ("epochs", repeated(&self.epochs)),
-            ("batches", repeated(&self.batches)),
-        ];
-        if let Some((name, entry)) = twice.iter().find_map(|(name, entry)| Some((name, entry.as_ref()?))) {
-            return Err(format!("{name}: {entry} is named twice, and its runs would count twice: name it once"));
-        }
-        let rows = self.rows();
-        if let Some(method) = self.methods.iter().find(|m| !rows.iter().any(|row| row.is_of(m))) {
-            let needed = match method.as_str() {
-                "nonprivate" => "inf among the budgets, or matched steps: FERRET among the methods and matched = true",
-                "signsgd" | "qsgd" => "inf among the budgets",
-                _ => "a budget below inf",
-            };
-            return Err(format!("methods: {method} gets no run with these budgets: it needs {needed}"));
-        }
-        Ok(())
-    }
-}
-
-/// The first entry that comes again, as it is written.
-fn repeated<T: PartialEq + std::fmt::Display>(list: &[T]) -> Option<String> {
-    list.iter().enumerate().find(|(i, entry)| list[..*i].contains(entry)).map(|(_, entry)| entry.to_string())
 }

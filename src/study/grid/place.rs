@@ -21,6 +21,14 @@ pub(super) struct Place {
     reference: OnceLock<Reference>,
 }
 
+/// Members that are scored: where a rate is chosen it is by the others, and an attack needs no more than these few.
+fn attacked(spec: &Spec) -> usize {
+    match spec.part {
+        Part::Tuning => spec.audited.min(16),
+        Part::Result => spec.audited,
+    }
+}
+
 impl Place {
     pub(super) fn new(world: World, probe: Option<Probe>) -> Self {
         Self { world, probe, reference: OnceLock::new() }
@@ -42,6 +50,7 @@ impl Place {
         Measure {
             world: &self.world,
             audited: spec.audited,
+            audited_members: attacked(spec),
             on_curve,
             every_step: false,
             prompts: &[],
@@ -55,7 +64,7 @@ impl Place {
         let rows = |examples: &[Example], n: usize| examples.iter().take(n).map(|e| e.ids.len()).sum::<usize>();
         let World { nonmembers, .. } = &self.world;
         let measure = self.measure(spec, false);
-        let sides = rows(self.world.own_members(), spec.audited) + rows(nonmembers, spec.audited);
+        let sides = rows(self.world.own_members(), attacked(spec)) + rows(nonmembers, spec.audited);
         sides + 9 * rows(nonmembers, measure.on_curve) + measure.probe.map_or(0, Probe::rows)
     }
 }

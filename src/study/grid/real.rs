@@ -6,6 +6,7 @@ use super::{Grid, Row};
 use crate::method::rates;
 use crate::study::real::ProbePlan;
 use crate::study::spec::{Goal, Reading, Sketches};
+use crate::study::subset::Size;
 
 /// Batches of FERRET's exact count are so much smaller than those of the others: its bits tell less of a smaller batch.
 const SMALLER: u64 = 4;
@@ -15,7 +16,7 @@ impl Grid {
     pub(super) fn real(&self) -> Vec<Row> {
         let mut rows = Vec::new();
         let several = self.batches.len() > 1;
-        let size = rates::size(self.parameters as usize);
+        let [size, halfway] = [rates::size, rates::halfway].map(|of| of(self.parameters as usize));
         for &epochs in &self.epochs {
             for subset in &self.tune {
                 for method in &self.methods {
@@ -28,15 +29,18 @@ impl Grid {
                         };
                         let counted = COUNTED.iter().find(|c| c.0 == method);
                         match (method.as_str(), counted) {
-                            ("nonprivate", _) => add("non-private", Goal::Nonprivate, usual, 2e-3 * size),
+                            ("nonprivate", _) => {
+                                let size = if subset.size() == Size::All { size } else { halfway };
+                                add("non-private", Goal::Nonprivate, usual, 2e-3 * size);
+                            }
                             ("dpsgd", _) => {
                                 for &eps in &self.budgets {
-                                    add("DPSGD", Goal::Dpsgd { eps }, usual, 3e-3 * size);
+                                    add("DPSGD", Goal::Dpsgd { eps }, usual, 3e-3 * halfway);
                                 }
                             }
                             ("ferret-k", _) => {
                                 for &eps in &self.budgets {
-                                    let middle = self.signs_rate(usual, epochs);
+                                    let middle = self.signs_rate(usual, epochs) / halfway;
                                     add("FERRET-k", Goal::FerretK(Sketches::usual(eps, None)), usual, middle);
                                 }
                             }
@@ -44,14 +48,14 @@ impl Grid {
                                 let small = (usual / SMALLER).max(1);
                                 for &nats in &self.nats {
                                     let goal = Goal::Within { nats, counted };
-                                    let middle = within(counted, nats, small) * size;
+                                    let middle = within(counted, nats, small) * halfway;
                                     add(&format!("FERRET, {how}"), goal, small, middle);
                                 }
                             }
                             (variant, None) => {
                                 for &nats in &self.nats {
                                     let reading = Reading::paper(variant, nats);
-                                    let middle = centre(&reading, usual) * size;
+                                    let middle = centre(&reading, usual) * halfway;
                                     add(&variant.to_uppercase(), Goal::Ferret(reading), usual, middle);
                                 }
                             }
@@ -151,6 +155,7 @@ mod tests {
         let (less, what) = Grid::named(Kind::Real).smaller().unwrap();
         assert_eq!((less.epochs, what.as_str()), (vec![1], "runs of 3 epochs"));
     }
+
     #[test]
     fn a_rate_at_the_edge_is_tried_further_out_until_it_is_none_or_patience_ends() {
         let fixed = Basis { base_sha256: "b".into(), data: "d".into(), insecure_seed: None, rates: HashMap::new() };
@@ -158,7 +163,7 @@ mod tests {
         let rows = grid.tuned_rows();
         let key = rows[0].key(grid.tune_cells);
         let next = |best: Option<f64>, tried: &[f64]| -> Vec<f64> {
-            let choice = Choice { best, loss: 1.0, tried: tried.to_vec() };
+            let choice = Choice { best: best.map(|rate| (rate, 1.0)), tried: tried.to_vec() };
             let specs = grid.outward(&fixed, &HashMap::from([(key.clone(), choice)]));
             assert!(specs.iter().all(|s| s.row == rows[0].name && s.part == crate::study::spec::Part::Tuning));
             specs.iter().map(|s| s.learning_rate).collect()

@@ -12,13 +12,14 @@ mod subsets;
 
 use super::run::{Choice, FinishedRun, choose};
 use super::sheet::Sheet;
-use super::{Grid, Kind, Row, Spread};
+use super::{Basis, Grid, Kind, Row, Spread};
 use crate::audit::columns::{WIDTH, wrap};
 use crate::audit::report::quote;
 use crate::error::Result;
 use crate::fsio;
 use crate::study::arm::Outcome;
 use crate::study::paper::Cell as PaperCell;
+use crate::study::spec::Spec;
 use crate::study::verdict::Verdict;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -103,7 +104,7 @@ fn number(x: f64) -> String {
 }
 
 /// What tuning chose, by [`Row::key`].
-pub fn chosen(grid: &Grid, tuning: &[FinishedRun]) -> HashMap<String, Choice> {
+fn chosen(grid: &Grid, tuning: &[FinishedRun]) -> HashMap<String, Choice> {
     let rows: Vec<Row> = grid.tuned_rows();
     choose(tuning, |spec| {
         let of_spec = |r: &&Row| {
@@ -113,12 +114,31 @@ pub fn chosen(grid: &Grid, tuning: &[FinishedRun]) -> HashMap<String, Choice> {
     })
 }
 
-/// The chosen learning rates as [`Basis::rates`](super::Basis::rates) has them.
-pub fn best_rates(chosen: &HashMap<String, Choice>) -> HashMap<String, f64> {
-    chosen.iter().filter_map(|(key, choice)| Some((key.clone(), choice.best?))).collect()
+/// What tuning chooses: by the rates of the grid, and by those further out that they lead to. `run` gives the runs it is asked for, or none to end here.
+pub fn tune(
+    grid: &Grid,
+    fixed: &Basis,
+    mut run: impl FnMut(&[Spec]) -> Result<Vec<FinishedRun>>,
+) -> Result<HashMap<String, Choice>> {
+    let (mut next, mut known) = (grid.tuning(fixed), Vec::new());
+    loop {
+        let found = run(&next)?;
+        let more = !found.is_empty();
+        known.extend(found);
+        let choices = chosen(grid, &known);
+        next = grid.outward(fixed, &choices);
+        if !more || next.is_empty() {
+            return Ok(choices);
+        }
+    }
 }
 
-/// Tables, verdicts and findings of a finished study. `chosen` is from [`chosen`].
+/// The chosen learning rates as [`Basis::rates`] has them.
+pub fn best_rates(chosen: &HashMap<String, Choice>) -> HashMap<String, f64> {
+    chosen.iter().filter_map(|(key, choice)| Some((key.clone(), choice.best?.0))).collect()
+}
+
+/// Tables, verdicts and findings of a finished study. `chosen` is from [`tune`].
 pub fn report(grid: &Grid, results: &[FinishedRun], chosen: &HashMap<String, Choice>) -> Report {
     let groups = groups(results);
     let mut figures = Vec::new();
@@ -160,18 +180,19 @@ fn rates(grid: &Grid, chosen: &HashMap<String, Choice>) -> Option<Sheet> {
         let choice = chosen.get(&row.key(grid.tune_cells));
         let tried = choice.map_or_else(|| row.rates(grid.learning_rates), |c| c.tried.clone());
         let (rate, perplexity) = match choice {
-            Some(Choice { best: Some(rate), loss, .. }) => (format!("{rate:.2e}"), format!("{:.2}", loss.exp())),
+            Some(Choice { best: Some((rate, loss)), .. }) => (format!("{rate:.2e}"), format!("{:.2}", loss.exp())),
             _ => ("all diverged".into(), String::new()),
         };
         let tried: Vec<String> = tried.iter().map(|r| format!("{r:.2e}")).collect();
         vec![row.key(grid.tune_cells), tried.join(", "), rate, perplexity]
     };
+    let given = |(key, rate): (&String, &f64)| vec![key.clone(), "given".into(), format!("{rate:.2e}"), String::new()];
     Some(Sheet {
         caption: "Learning rates tried and chosen, on the tuning split".into(),
         titles: ["row", "tried", "chosen", "perplexity there"].map(String::from).to_vec(),
-        rows: grid.tuned_rows().iter().map(row).collect(),
+        rows: grid.tuned_rows().iter().map(row).chain(grid.rates.iter().map(given)).collect(),
         note: format!(
-            "Every row tried {} learning rates, one run each, on records that no result is taken from{}{}.",
+            "Every row whose rate was not given tried {} learning rates, one run each, on records that no result is taken from{}{}.",
             grid.learning_rates,
             if grid.tune_cells { "" } else { ", in the middle one of its cells" },
             match grid.further_rates {

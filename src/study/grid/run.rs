@@ -11,7 +11,7 @@ use crate::ranks::{Alone, Ranks, broadcast};
 use crate::rng::Secret;
 use crate::study::arm::Outcome;
 use crate::study::outcome::StoredOutcome;
-use crate::study::real::Source;
+use crate::study::real::{ProbePlan, Source};
 use crate::study::spec::{Part, Spec};
 use crate::study::world::World;
 use serde::{Deserialize, Serialize};
@@ -220,6 +220,11 @@ impl<'a> Runner<'a> {
         Ok(found)
     }
 
+    /// What whoever holds the records of a real study should know of them.
+    pub fn note(&self, asked: ProbePlan) -> Result<Option<String>> {
+        Ok(self.source(asked.longest)?.note().map(str::to_owned))
+    }
+
     /// SHA-256 of the base model's tensors.
     pub fn base_sha256(&self) -> Result<String> {
         let base = crate::model::checkpoint::load(&self.model)?;
@@ -368,12 +373,10 @@ fn stopped() -> Error {
 }
 
 /// What the tuning runs of a key led to.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
-    /// The learning rate with the lowest held-out loss; none where all runs diverged.
-    pub best: Option<f64>,
-    /// That loss.
-    pub loss: f64,
+    /// The learning rate with the lowest held-out loss, and that loss; none where all runs diverged.
+    pub best: Option<(f64, f64)>,
     /// All rates that were tried, the lowest first.
     pub tried: Vec<f64>,
 }
@@ -382,15 +385,14 @@ pub struct Choice {
 pub fn choose(finished: &[FinishedRun], key: impl Fn(&Spec) -> String) -> HashMap<String, Choice> {
     let mut choices: HashMap<String, Choice> = HashMap::new();
     for run in finished {
-        let none = Choice { best: None, loss: f64::INFINITY, tried: Vec::new() };
-        let choice = choices.entry(key(&run.spec)).or_insert(none);
+        let choice = choices.entry(key(&run.spec)).or_default();
         let rate = run.spec.learning_rate;
         choice.tried.push(rate);
         choice.tried.sort_by(f64::total_cmp);
         if let Ok(outcome) = &run.outcome
-            && (choice.best.is_none() || outcome.test_loss < choice.loss)
+            && choice.best.is_none_or(|(_, loss)| outcome.test_loss < loss)
         {
-            (choice.best, choice.loss) = (Some(rate), outcome.test_loss);
+            choice.best = Some((rate, outcome.test_loss));
         }
     }
     choices

@@ -77,7 +77,7 @@ pub(super) fn finding(grid: &Grid, here: &[&Group], chosen: &HashMap<String, Cho
     };
     let score = |g: &&&Group| {
         let key = rows.iter().find(|r| is(r, g)).map(|r| r.key(grid.tune_cells));
-        let by_tuning = key.and_then(|k| chosen.get(&k)).map(|c| c.loss);
+        let by_tuning = key.and_then(|k| chosen.get(&k)?.best).map(|(_, loss)| loss);
         by_tuning.or_else(|| g.spread(|o| o.test_loss).map(|s| s.mean)).unwrap_or(f64::INFINITY)
     };
     let dpsgd = |g: &&&Group| matches!(g.spec.method, Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. });

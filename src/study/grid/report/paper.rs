@@ -69,7 +69,8 @@ pub(super) fn judge(
 ) -> (Vec<Verdict>, Vec<String>) {
     let loss = |name: &String| {
         let of_variant = |key: &str| key == name || key.starts_with(&format!("{name}, "));
-        chosen.iter().filter(|(key, _)| of_variant(key)).map(|(_, c)| c.loss).fold(f64::INFINITY, f64::min)
+        let own = chosen.iter().filter(|(key, _)| of_variant(key));
+        own.filter_map(|(_, choice)| Some(choice.best?.1)).fold(f64::INFINITY, f64::min)
     };
     let Some(best) = variants.iter().min_by(|a, b| loss(a).total_cmp(&loss(b))) else { return Default::default() };
     let judged = |name: &str| {

@@ -63,7 +63,7 @@ impl Use<'_> {
         let [b, t, v, c, i] = [batch, context, config.vocab, config.width, config.inner].map(|n| n as u128);
         let rows = b * t;
         let parameters = layout.scalars() as u128;
-        let changed: u128 = tuned.iter().map(|&p| layout.spec(p).len() as u128).sum();
+        let changed = layout.scalars_of(tuned) as u128;
         let wants = |p: ParamId| tuned.binary_search(&p).is_ok();
         let (q, qkv) = (config.query_width() as u128, (config.query_width() + 2 * config.kv_width()) as u128);
         let hidden = match config.mlp {

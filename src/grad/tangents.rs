@@ -4,9 +4,9 @@ use crate::backend::Backend;
 use crate::model::{ParamId, Tangents};
 
 /// A direction held in memory, one tensor a parameter; `None` is zero.
-pub struct Dense<B: Backend>(pub Vec<Option<B::Tensor>>);
+pub struct TensorTangents<B: Backend>(pub Vec<Option<B::Tensor>>);
 
-impl<B: Backend> Tangents<B> for Dense<B> {
+impl<B: Backend> Tangents<B> for TensorTangents<B> {
     fn moves(&self, p: ParamId) -> bool {
         self.0[p.0].is_some()
     }
