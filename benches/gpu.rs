@@ -6,8 +6,14 @@
 #[cfg(feature = "gpu")]
 mod common;
 #[cfg(feature = "gpu")]
+#[path = "gpu_parts/matmul.rs"]
+mod matmul;
+#[cfg(feature = "gpu")]
 #[path = "gpu_parts/step.rs"]
 mod step;
+#[cfg(feature = "gpu")]
+#[path = "gpu_parts/updates.rs"]
+mod updates;
 
 #[cfg(not(feature = "gpu"))]
 fn main() {
@@ -22,12 +28,10 @@ fn main() {
 #[cfg(feature = "gpu")]
 mod gpu {
     use super::common::{noise, time};
-    use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Sketches, Updates};
+    use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Sketches};
     use ferret::kernel::Stored;
-    use ferret::ops::compress::Address;
     use ferret::ops::rope::Scaling;
     use ferret::ops::sample_norm::COLUMNS;
-    use ferret::ops::update::{Constants, Step};
     use ferret::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Rope, Segments};
     use ferret::rng::{Direction, DirectionStream, SketchKind, StepSketch};
 
@@ -41,12 +45,12 @@ mod gpu {
         println!("adapter: {} ({}, {})", gpu.info().name, gpu.info().backend, gpu.info().driver);
         println!("processor: {} threads\n", rayon::current_num_threads());
         if wanted("matmul") {
-            matmul(&gpu);
+            super::matmul::run(&gpu);
         }
         if wanted("ops") {
             println!("{:<28} {:>10} {:>10} {:>8}", "op", "cpu ms", "gpu ms", "ratio");
             ops(&gpu);
-            updates(&gpu);
+            super::updates::run(&gpu);
             let missing = gpu.unused();
             assert!(missing.is_empty(), "kernels without a row: {}", missing.join(", "));
         }
@@ -55,7 +59,7 @@ mod gpu {
         }
     }
 
-    fn milliseconds(runs: usize, mut f: impl FnMut()) -> f64 {
+    pub fn milliseconds(runs: usize, mut f: impl FnMut()) -> f64 {
         time(runs, &mut f).1.as_secs_f64() * 1e3
     }
 
@@ -89,7 +93,9 @@ mod gpu {
         }};
     }
 
-    fn matrix<B: Backend>(b: &B, rows: usize, cols: usize, seed: u64) -> B::Tensor {
+    pub(crate) use versus;
+
+    pub fn matrix<B: Backend>(b: &B, rows: usize, cols: usize, seed: u64) -> B::Tensor {
         b.upload(rows, cols, noise(rows * cols, seed)).unwrap()
     }
 
@@ -97,7 +103,7 @@ mod gpu {
         b.weight(rows, cols, Stored::F32(noise(rows * cols, seed))).unwrap()
     }
 
-    fn copy<B: Backend>(b: &B, x: &B::Tensor) -> B::Tensor {
+    pub fn copy<B: Backend>(b: &B, x: &B::Tensor) -> B::Tensor {
         b.rows(x, 0..b.shape(x).0)
     }
 
@@ -362,172 +368,6 @@ mod gpu {
         match parts {
             Parts::Fused(x) => x,
             Parts::Split(_) => unreachable!("gradients have the shape of what was given"),
-        }
-    }
-
-    #[allow(unused_mut)]
-    fn updates(gpu: &Gpu) {
-        let (n, c) = (512, 1024);
-        let k = Constants { keep_m: 0.9, take_m: 0.1, keep_v: 0.999, take_v: 0.001, eps: 1e-8 };
-        let step = Step { decay: 0.9999, rate: 1e-3, correction: 3.0 };
-        let at = Address { seed: 1, step: 2, tensor: 3 };
-        let idle = vec![step; 100];
-        // Weights, moments and a gradient; every run starts from the same.
-        versus!(gpu, "adamw", |b| [1, 2, 3, 4].map(|i| matrix(b, n, c, i)), |b, t| {
-            let (mut w, mut m, mut v) = (copy(b, &t[0]), copy(b, &t[1]), b.zeros(n, c));
-            b.adamw(&mut w, (&mut m, &mut v), &t[3], 0, 1.0, &step, &k);
-            w
-        });
-        versus!(gpu, "adamw, 100 idle steps", |b| [1, 2].map(|i| matrix(b, n, c, i)), |b, t| {
-            let (mut w, mut m, mut v) = (copy(b, &t[0]), copy(b, &t[1]), b.zeros(n, c));
-            b.adamw(&mut w, (&mut m, &mut v), &t[1], 0, 1.0, &step, &k);
-            b.adamw_idle(&mut w, (&mut m, &mut v), &idle, &k);
-            w
-        });
-        versus!(gpu, "decay, 100 steps", |b| [matrix(b, n, c, 1)], |b, t| {
-            let mut w = copy(b, &t[0]);
-            b.decay(&mut w, &idle);
-            w
-        });
-        versus!(gpu, "direct update", |b| [matrix(b, n, c, 1), matrix(b, n, c, 2)], |b, t| {
-            let mut w = copy(b, &t[0]);
-            b.subtract(&mut w, &t[1], 0, 0.5);
-            w
-        });
-        versus!(gpu, "signs", |b| [matrix(b, n, c, 1)], |b, t| {
-            let mut x = copy(b, &t[0]);
-            b.signs(&mut x, at);
-            x
-        });
-        versus!(gpu, "signs, error feedback", |b| [matrix(b, n, c, 1), matrix(b, n, c, 2)], |b, t| {
-            let (mut x, mut residue) = (copy(b, &t[0]), copy(b, &t[1]));
-            b.signs_with_residue(&mut x, &mut residue, at);
-            x
-        });
-        versus!(gpu, "rounding to 8 bits", |b| [matrix(b, n, c, 1)], |b, t| {
-            let mut x = copy(b, &t[0]);
-            b.quantise(&mut x, 8, at);
-            // A word may round an element to the next level on one side: a little of a row's inner product.
-            let mut out = b.zeros(n, 1);
-            b.add_row_dots(&x, &t[0], &mut out, 0);
-            out
-        });
-    }
-
-    /// Ours against one thread an element, both on the same adapter.
-    fn matmul(gpu: &Gpu) {
-        println!("{:<28} {:>10} {:>10} {:>8}", "matrix product", "GFLOP/s", "naive", "ratio");
-        let naive = Naive::new(&gpu.info().name);
-        for (m, k, n) in [(256, 256, 256), (512, 512, 512), (256, 768, 768), (128, 128, 2048)] {
-            let (a, b) = (noise(m * k, 1), noise(k * n, 2));
-            let (x, w) = (gpu.upload(m, k, a.clone()).unwrap(), gpu.upload(k, n, b.clone()).unwrap());
-            let ours = gpu.download(&gpu.linear(&x, &w, Order::InOut, None)).unwrap();
-            let ours_time = milliseconds(3, || {
-                drop(gpu.linear(&x, &w, Order::InOut, None));
-                gpu.finish().unwrap();
-            });
-            let (theirs, naive_time) = naive.product(&a, &b, m, k, n);
-            assert!(ours.iter().zip(&theirs).all(|(x, y)| (x - y).abs() < 1e-2), "products differ");
-            let rate = |ms: f64| 2.0 * (m * k * n) as f64 / ms / 1e6;
-            let (fast, slow) = (rate(ours_time), rate(naive_time));
-            println!("{:<28} {fast:>10.2} {slow:>10.2} {:>8.2}", format!("{m} x {k} x {n}"), fast / slow);
-        }
-        println!();
-    }
-
-    const NAIVE: &str = "
-        @group(0) @binding(0) var<storage, read> size: array<u32>;
-        @group(0) @binding(1) var<storage, read> a: array<f32>;
-        @group(0) @binding(2) var<storage, read> b: array<f32>;
-        @group(0) @binding(3) var<storage, read_write> c: array<f32>;
-        @compute @workgroup_size(8, 8)
-        fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-            if (id.x >= size[2] || id.y >= size[0]) { return; }
-            var sum = 0.0;
-            for (var k = 0u; k < size[1]; k += 1u) {
-                sum += a[id.y * size[1] + k] * b[k * size[2] + id.x];
-            }
-            c[id.y * size[2] + id.x] = sum;
-        }";
-
-    /// A device of its own on the same adapter, with the textbook shader.
-    struct Naive {
-        device: wgpu::Device,
-        queue: wgpu::Queue,
-        pipeline: wgpu::ComputePipeline,
-    }
-
-    impl Naive {
-        fn new(name: &str) -> Self {
-            let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle_from_env());
-            let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
-            let adapter = adapters.into_iter().find(|a| a.get_info().name == name).expect("the adapter just used");
-            let descriptor = wgpu::DeviceDescriptor { required_limits: adapter.limits(), ..Default::default() };
-            let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).unwrap();
-            let source = wgpu::ShaderSource::Wgsl(NAIVE.into());
-            // The same checks as ours.
-            let checks =
-                wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..wgpu::ShaderRuntimeChecks::checked() };
-            // SAFETY: its only loop counts towards a bound that does not change.
-            let module = unsafe {
-                device.create_shader_module_trusted(wgpu::ShaderModuleDescriptor { label: None, source }, checks)
-            };
-            let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-                label: None,
-                layout: None,
-                module: &module,
-                entry_point: None,
-                compilation_options: Default::default(),
-                cache: None,
-            });
-            Self { device, queue, pipeline }
-        }
-
-        /// The product and its time in milliseconds.
-        fn product(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> (Vec<f32>, f64) {
-            let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::COPY_SRC;
-            let buffer = |bytes: usize, usage| {
-                let size = bytes as u64;
-                self.device.create_buffer(&wgpu::BufferDescriptor {
-                    label: None,
-                    size,
-                    usage,
-                    mapped_at_creation: false,
-                })
-            };
-            let bytes = m * n * 4;
-            let buffers =
-                [buffer(16, usage), buffer(a.len() * 4, usage), buffer(b.len() * 4, usage), buffer(bytes, usage)];
-            let read = buffer(bytes, wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
-            self.queue.write_buffer(&buffers[0], 0, bytemuck::cast_slice(&[m as u32, k as u32, n as u32, 0]));
-            self.queue.write_buffer(&buffers[1], 0, bytemuck::cast_slice(a));
-            self.queue.write_buffer(&buffers[2], 0, bytemuck::cast_slice(b));
-            let entries: Vec<_> = (0u32..)
-                .zip(&buffers)
-                .map(|(binding, b)| wgpu::BindGroupEntry { binding, resource: b.as_entire_binding() })
-                .collect();
-            let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-                label: None,
-                layout: &self.pipeline.get_bind_group_layout(0),
-                entries: &entries,
-            });
-            let ms = milliseconds(3, || {
-                let mut encoder = self.device.create_command_encoder(&Default::default());
-                let mut pass = encoder.begin_compute_pass(&Default::default());
-                pass.set_pipeline(&self.pipeline);
-                pass.set_bind_group(0, &group, &[]);
-                pass.dispatch_workgroups(n.div_ceil(8) as u32, m.div_ceil(8) as u32, 1);
-                drop(pass);
-                self.queue.submit([encoder.finish()]);
-                self.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
-            });
-            let mut encoder = self.device.create_command_encoder(&Default::default());
-            encoder.copy_buffer_to_buffer(&buffers[3], 0, &read, 0, bytes as u64);
-            self.queue.submit([encoder.finish()]);
-            read.map_async(wgpu::MapMode::Read, .., |_| ());
-            self.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
-            let numbers = bytemuck::cast_slice(&read.get_mapped_range(..).unwrap()).to_vec();
-            (numbers, ms)
         }
     }
 }

@@ -6,7 +6,9 @@
 mod common;
 
 mod accountants;
+mod accountants_published;
 mod adapter;
+mod audit_bounds;
 mod audit_stats;
 mod canary_audit;
 mod clip_bound;
@@ -16,7 +18,9 @@ mod dense;
 mod families;
 mod ferret;
 mod ferret_k;
+mod ferret_k_resume;
 mod norms;
+mod norms_order;
 mod pytorch;
 mod sketch;
 mod smollm2;

@@ -8,6 +8,7 @@
 mod common;
 mod mutate;
 mod readers;
+mod transcripts;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};

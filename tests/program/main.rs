@@ -15,6 +15,7 @@ mod audit;
 mod audit_train;
 mod audit_verb;
 mod bad_input;
+mod bad_request;
 mod checkpoint;
 mod compose;
 mod data;
@@ -33,20 +34,26 @@ mod plan;
 #[cfg(feature = "embedded")]
 mod progress;
 mod replay;
+mod replay_program;
 mod schemas;
 mod start;
 mod study;
 #[cfg(feature = "embedded")]
 mod study_real;
 mod study_tune;
+mod study_verdicts;
 #[cfg(unix)]
 mod train;
 mod train_dense;
 #[cfg(unix)]
 mod train_k;
+#[cfg(unix)]
+mod train_resume;
 mod tune_program;
 #[cfg(feature = "embedded")]
 mod verify;
+#[cfg(feature = "embedded")]
+mod verify_hidden;
 mod words;
 #[cfg(feature = "embedded")]
 mod world;

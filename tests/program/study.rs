@@ -1,10 +1,8 @@
-//! Studies: grids end to end on a tiny model, killed and resumed; verdicts and the paper's figures.
+//! Studies: grids end to end on a tiny model, killed and resumed.
 
 use crate::io_support::grid::{PAPER, folder, study};
 use crate::io_support::{assert_refused, ferret, stderr, tiny};
 use ferret::study::grid::{Basis, Grid, Kind, Runner, Store};
-use ferret::study::paper;
-use ferret::study::verdict::{Answer, Cell, Sample, UNITS_DIFFER, Verdict, time, trade_off, utility};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -51,6 +49,13 @@ fn a_rate_at_the_edge_is_followed_outwards() {
     assert!(tried.iter().all(|rate| text.contains(&format!("{rate:.2e}"))), "{text}");
     let again = study(dir.path()).output().unwrap();
     assert_eq!((told(&stderr(&again)), rates(dir.path())), (0, tried));
+    // What was chosen, given to a study that begins anew: the base model and the result, and nothing is tried.
+    let chosen = std::fs::read_to_string(dir.path().join("out/rates.toml")).unwrap();
+    std::fs::remove_dir_all(dir.path().join("out")).unwrap();
+    std::fs::write(dir.path().join("grid.toml"), grid + &chosen).unwrap();
+    let given = study(dir.path()).output().unwrap();
+    assert_eq!((told(&stderr(&given)), rates(dir.path())), (2, Vec::new()), "{}", stderr(&given));
+    assert!(String::from_utf8(given.stdout).unwrap().contains("given"));
 }
 
 #[test]
@@ -362,69 +367,4 @@ fn a_grid_survives_its_file_and_tunes_fairly() {
     }
     // The paper's grid: 3 lengths, (3 FERRETs + DPSGD) by 4 budgets, non-private, and both matched at 4 budgets; the base model.
     assert_eq!(Grid::named(Kind::Paper).rows().len(), 1 + 3 * (4 * 4 + 1 + 2 * 4));
-}
-
-#[test]
-fn the_papers_figures_are_complete() {
-    assert_eq!(paper::cells().len(), 51);
-    for epochs in [1, 3, 5] {
-        for method in ["FERRET-MAX", "FERRET-EIGHTH", "FERRET-2", "DPSGD"] {
-            for budget in [0.1, 0.5, 1.0, 2.0] {
-                let cell = paper::cell(method, epochs, budget).unwrap();
-                assert!(
-                    cell.test_ppl > 4.0 && cell.auc > 0.5 && cell.advantage < 0.1 && cell.seconds > 60.0,
-                    "{cell:?}"
-                );
-            }
-        }
-        assert!(paper::cell("non-private", epochs, f64::INFINITY).is_some());
-    }
-    let dpsgd = paper::cell("DPSGD", 5, 0.5).unwrap();
-    assert_eq!((dpsgd.train_ppl, dpsgd.test_ppl, dpsgd.auc, dpsgd.advantage), (7.94, 7.99, 0.513, 0.024));
-    assert!(paper::cell("DPSGD, steps of FERRET-MAX", 1, 0.1).is_none());
-}
-
-/// Three seeds of (loss, AUC, seconds), a little apart.
-fn seeds(loss: f64, auc: f64, seconds: f64) -> Vec<Sample> {
-    let sample =
-        |d: f64| Sample { loss: loss + d, auc: auc + 0.01 * d, seconds: seconds * (1.0 + d), gradients: 100.0 };
-    vec![sample(0.0), sample(0.001), sample(-0.001)]
-}
-
-fn cell(ferret: Vec<Sample>, dpsgd: Vec<Sample>, nonprivate: Vec<Sample>) -> Cell {
-    Cell { name: String::new(), ferret, dpsgd, nonprivate }
-}
-
-fn by_utility(name: &str, cells: &[Cell]) -> Verdict {
-    utility(name, cells, UNITS_DIFFER)
-}
-
-#[test]
-fn verdicts_follow_known_inputs() {
-    let good = || cell(seeds(1.0, 0.5, 1.0), seeds(2.0, 0.51, 4.0), seeds(1.2, 0.9, 2.0));
-    let bad = || cell(seeds(5.0, 0.5, 9.0), seeds(2.0, 0.5, 4.0), seeds(1.2, 0.51, 2.0));
-    // Worse utility, much less leakage than non-private: neither is better than the other.
-    let traded = || cell(seeds(1.5, 0.5, 1.0), seeds(2.0, 0.51, 4.0), seeds(1.2, 0.9, 2.0));
-    for (judge, with_trade) in
-        [(by_utility as fn(&str, &[Cell]) -> _, Answer::Holds), (trade_off, Answer::Undecided), (time, Answer::Holds)]
-    {
-        assert_eq!(judge("F", &[good(), good()]).outcome, Answer::Holds);
-        assert_eq!(judge("F", &[good(), bad()]).outcome, Answer::Fails);
-        assert_eq!(judge("F", &[good(), traded()]).outcome, with_trade);
-        assert_eq!(judge("F", &[]).outcome, Answer::Undecided);
-        // One seed decides nothing, however large the difference.
-        let one = cell(seeds(1.0, 0.5, 1.0)[..1].to_vec(), seeds(9.0, 0.9, 9.0)[..1].to_vec(), Vec::new());
-        assert_eq!(judge("F", &[one]).outcome, Answer::Undecided);
-    }
-    // Seeds that disagree decide nothing, and a diverged run is no evidence.
-    let mut noisy = good();
-    noisy.ferret[1].loss = 7.0;
-    assert_eq!(utility("F", &[noisy.clone()], UNITS_DIFFER).outcome, Answer::Undecided);
-    noisy.ferret[1].loss = f64::INFINITY;
-    assert_eq!(utility("F", &[noisy], UNITS_DIFFER).outcome, Answer::Undecided);
-    // The test is stated, and never calls nats an eps.
-    let said = utility("F", &[good()], UNITS_DIFFER).test;
-    assert!(
-        said.contains("Student") && said.contains("the units differ") && said.contains("nats of mutual information")
-    );
 }
