@@ -50,7 +50,10 @@ fn a_rate_at_the_edge_is_followed_outwards() {
     let again = study(dir.path()).output().unwrap();
     assert_eq!((told(&stderr(&again)), rates(dir.path())), (0, tried));
     // What was chosen, given to a study that begins anew: the base model and the result, and nothing is tried.
-    let chosen = std::fs::read_to_string(dir.path().join("out/rates.toml")).unwrap();
+    let file = dir.path().join("out/rates.toml");
+    let chosen = std::fs::read_to_string(&file).unwrap();
+    #[cfg(unix)]
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions()) & 0o077, 0);
     std::fs::remove_dir_all(dir.path().join("out")).unwrap();
     std::fs::write(dir.path().join("grid.toml"), grid + &chosen).unwrap();
     let given = study(dir.path()).output().unwrap();
