@@ -293,12 +293,10 @@ fn stage(args: &Args, runner: &Runner, store: &Store, specs: &[Spec], what: &'st
     if left > 0 {
         note(args, &format!("{what}: {left} of {} to do, {} at a time", specs.len(), runner.jobs));
         let to_do: Vec<Spec> = specs.iter().zip(&missing).filter(|(_, m)| **m).map(|(s, _)| s.clone()).collect();
-        let mut estimates = runner.estimate(&to_do, CALIBRATION)?.into_iter();
-        for (cost, missing) in costs.iter_mut().zip(&missing) {
-            if *missing {
-                *cost = estimates.next().unwrap_or(1.0);
-            }
-        }
+        // Without a bar nobody asks how long a run takes, and timing a large model's steps takes minutes.
+        let estimates = if args.quiet { vec![1.0; left] } else { runner.estimate(&to_do, CALIBRATION)? };
+        let to_come = costs.iter_mut().zip(&missing).filter(|(_, m)| **m);
+        to_come.zip(estimates).for_each(|((cost, _), estimate)| *cost = estimate);
         let wall = costs.iter().sum::<f64>() / runner.jobs as f64;
         note(args, &format!("{what}: about {} by timing a few steps of each kind", duration(wall)));
     }
