@@ -4,8 +4,8 @@ use super::context::Arg;
 use super::matmul::{Factor, Target, matmul};
 use super::params::{CrossEntropy, TokenStats};
 use super::tensor::Window;
-use super::{Gpu, Tensor, attention, gated, kernels, norm, rows, update};
-use crate::backend::{Compute, Memory};
+use super::{Gpu, Tensor, attention, gated, kernels, norm, rows};
+use crate::backend::{Compute, Memory, Updates};
 use crate::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Segments, rms_norm};
 use std::ops::Range;
 
@@ -130,8 +130,8 @@ impl Compute for Gpu {
     }
 
     fn scaled(&self, x: &Tensor, by: f32) -> Tensor {
-        let y = self.zeros(x.rows, x.cols);
-        update::subtract(&self.context, &y, x, 0, -by);
+        let mut y = self.zeros(x.rows, x.cols);
+        self.subtract(&mut y, x, 0, -by);
         y
     }
 
@@ -200,8 +200,7 @@ impl Compute for Gpu {
         heads: &Heads,
     ) -> Qkv<Tensor> {
         let d = qkv.map(|x| self.empty(x.rows, x.cols));
-        let empty = |rows, cols| self.empty(rows, cols);
-        attention::backward(&self.context, (dout, out, lse), qkv, segments, heads, d.as_ref(), &empty);
+        attention::backward(self, (dout, out, lse), qkv, segments, heads, d.as_ref());
         d
     }
 
@@ -220,7 +219,7 @@ impl Compute for Gpu {
     }
 
     fn add_columns(&self, dy: &Tensor, rows: Range<usize>, out: &mut Tensor) {
-        rows::columns(&self.context, dy, rows, out, 0, &|rows, cols| self.empty(rows, cols));
+        rows::columns(self, dy, rows, out, 0);
     }
 
     fn add_matmul(&self, x: &Tensor, first: usize, w: &Tensor, y: &mut Tensor) {
@@ -269,8 +268,7 @@ impl Compute for Gpu {
         heads: &Heads,
     ) -> Tensor {
         let out_dot = self.empty(segments.rows(), heads.heads * heads.width);
-        let empty = |rows, cols| self.empty(rows, cols);
-        attention::jvp(&self.context, qkv, qkv_dot, lse, segments, heads, &out_dot, &empty);
+        attention::jvp(self, qkv, qkv_dot, lse, segments, heads, &out_dot);
         out_dot
     }
 
