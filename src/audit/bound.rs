@@ -41,7 +41,7 @@ pub enum Design {
 }
 
 /// What was charged for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Charge {
     /// This many realised bits of a public question each (FERRET).
@@ -56,6 +56,7 @@ pub enum Charge {
         neighbours: Neighbours,
     },
     /// No guarantee.
+    #[default]
     NonPrivate,
 }
 
