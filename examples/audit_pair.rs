@@ -29,20 +29,14 @@ fn main() -> ferret::Result<()> {
     // Many passes without any protection.
     let base = init::random(init::Preset::Tiny.config(), 1)?;
     let settings = Settings {
-        method: dense::Method::Nonprivate,
-        tune: Default::default(),
-        adapter: None,
         records: members.len() as u64,
         batch: 10,
         epochs: 100,
-        steps: None,
         sampler: Sampler::Shuffle,
         micro_batch: 10,
-        route: Route::Adamw,
         learning_rate: 3e-3,
-        schedule: Schedule::Constant,
         weight_decay: 0.0,
-        seed: 0,
+        ..Settings::usual(dense::Method::Nonprivate)
     };
     let secret = Secret::from_system()?;
     let task = Task::new(base.clone(), Method::Dense(settings), &secret, &members);

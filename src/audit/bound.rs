@@ -31,12 +31,14 @@ use crate::privacy::Neighbours;
 /// How the members were chosen among the candidates. The bounds are about this choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Design {
-    /// A fair coin per candidate.
+    /// A fair coin for every candidate.
     CoinFlip,
-    /// A uniform subset of fixed size.
+    /// A random subset of fixed size.
     RandomSubset,
     /// Given from outside: members and non-members may differ in kind, and a difference in score need not be a leak.
+    #[cfg_attr(feature = "cli", value(help = "Given from outside: no bound applies"))]
     Given,
 }
 

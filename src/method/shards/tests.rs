@@ -157,16 +157,8 @@ fn every_record_counts_once() {
         batch: all.len() as u64,
         epochs: 5,
         micro_batch: 2,
-        learning_rate: 1e-3,
-        steps: None,
-        method: dense::Method::Nonprivate,
-        tune: Tune::default(),
-        adapter: None,
-        sampler: Sampler::Poisson,
-        route: Route::Adamw,
-        schedule: Schedule::Constant,
         weight_decay: 0.0,
-        seed: 0,
+        ..dense::Settings::usual(dense::Method::Nonprivate)
     });
     let out = dir.path().join("nonprivate");
     all_ok(train(&threads(3), &shards, &m, &out, &Unheard));
