@@ -11,7 +11,6 @@ use ferret::method::list::Method;
 use ferret::method::run::{Conclusion, GoOn, Task, drive};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::init;
-use ferret::optim::{Route, Schedule};
 use ferret::privacy::Sampler;
 use ferret::progress::Unheard;
 use ferret::rng::Secret;

@@ -7,7 +7,6 @@ use ferret::method::dense::{self, ClipFunction, ClipStyle, Method, Privacy};
 use ferret::method::ferret as fe;
 use ferret::method::{Sensitive, Task, groups, list};
 use ferret::model::{Weights, checkpoint};
-use ferret::optim::{Route, Schedule};
 use ferret::privacy::Sampler;
 use ferret::rng::Secret;
 

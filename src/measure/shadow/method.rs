@@ -7,7 +7,7 @@ use crate::method::ferret::{Cuts, Settings};
 use crate::method::groups::{Grouping, Groups};
 use crate::method::{Method, Record, Tune, ferret_k};
 use crate::model::Layout;
-use crate::optim::{Route, Schedule};
+use crate::optim::Schedule;
 use crate::privacy::Sampler;
 use crate::privacy::statement::{Released, Statement};
 
