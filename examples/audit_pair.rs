@@ -11,7 +11,6 @@ use ferret::method::list::Method;
 use ferret::method::run::{Conclusion, GoOn, Task, drive};
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use ferret::model::init;
-use ferret::optim::{Route, Schedule};
 use ferret::privacy::Sampler;
 use ferret::progress::Unheard;
 use ferret::rng::Secret;
@@ -29,20 +28,14 @@ fn main() -> ferret::Result<()> {
     // Many passes without any protection.
     let base = init::random(init::Preset::Tiny.config(), 1)?;
     let settings = Settings {
-        method: dense::Method::Nonprivate,
-        tune: Default::default(),
-        adapter: None,
         records: members.len() as u64,
         batch: 10,
         epochs: 100,
-        steps: None,
         sampler: Sampler::Shuffle,
         micro_batch: 10,
-        route: Route::Adamw,
         learning_rate: 3e-3,
-        schedule: Schedule::Constant,
         weight_decay: 0.0,
-        seed: 0,
+        ..Settings::usual(dense::Method::Nonprivate)
     };
     let secret = Secret::from_system()?;
     let task = Task::new(base.clone(), Method::Dense(settings), &secret, &members);

@@ -7,9 +7,8 @@ struct Params {
     // Length of a row in vec4s.
     line: u32,
     start_logits: u32,
-    start_dot: u32,
-    // In numbers, of the first row's loss; a row's loss is 4 numbers after the one before.
-    start_losses: u32,
+    // In numbers, of what the first row gives; what the next gives is 4 numbers after it.
+    start_out: u32,
     // The first row's target.
     first: u32,
 }
@@ -44,7 +43,7 @@ fn together(s: Softmax, lane: u32) -> Softmax {
 fn ignored(row: u32, lane: u32) -> bool {
     let is = targets[p.first + row] == IGNORE;
     if (is && lane == 0u) {
-        losses[p.start_losses + 4u * row] = 0.0;
+        losses[p.start_out + 4u * row] = 0.0;
     }
     return is;
 }
@@ -65,7 +64,7 @@ fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     let all = together(own, lane);
     if (lane == 0u) {
         let at_target = logits[base + target_id / 4u][target_id % 4u];
-        losses[p.start_losses + 4u * row] = (all.largest - at_target) + log_safe(all.sum);
+        losses[p.start_out + 4u * row] = (all.largest - at_target) + log_safe(all.sum);
     }
 }
 
@@ -103,13 +102,13 @@ fn backward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
         grads[base + i] = g;
     }
     if (lane == 0u) {
-        losses[p.start_losses + 4u * row] = (all.largest - at_target) + log_safe(all.sum);
+        losses[p.start_out + 4u * row] = (all.largest - at_target) + log_safe(all.sum);
     }
 }
 
 @group(0) @binding(6) var<storage, read> logits_dot: array<vec4<f32>>;
 
-// loss_dot = <softmax(logits), logits_dot> - logits_dot[target].
+// loss_dot = <softmax(logits), logits_dot> - logits_dot[target]. Tangents lie in their window as the logits do in theirs.
 @compute @workgroup_size(256)
 fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     let row = linear_group(grid.group, grid.groups);
@@ -118,19 +117,18 @@ fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     }
     let target_id = targets[p.first + row];
     let base = p.start_logits / 4u + row * p.line;
-    let tangent = p.start_dot / 4u + row * p.line;
     var largest = LOWEST;
     var sums = vec2<f32>(0.0);
     for (var i = lane; i < p.line; i += 256u) {
         let v = masked(logits[base + i], i * 4u, p.cols);
         let next = max(largest, max4(v));
         let e = exp4(v - next);
-        sums = sums * exp_safe(largest - next) + vec2<f32>(sum4(e), sum4(e * keep(logits_dot[tangent + i], i * 4u, p.cols)));
+        sums = sums * exp_safe(largest - next) + vec2<f32>(sum4(e), sum4(e * keep(logits_dot[base + i], i * 4u, p.cols)));
         largest = next;
     }
     let top = max_all(largest, lane);
     let totals = sum_all(sums * exp_safe(largest - top), lane);
     if (lane == 0u) {
-        losses[p.start_losses + 4u * row] = totals.y / totals.x - logits_dot[tangent + target_id / 4u][target_id % 4u];
+        losses[p.start_out + 4u * row] = totals.y / totals.x - logits_dot[base + target_id / 4u][target_id % 4u];
     }
 }

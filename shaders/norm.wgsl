@@ -3,17 +3,25 @@
 
 struct Params {
     rows: u32,
-    cols: u32,
-    // Length of a row in vec4s.
-    line: u32,
+    // Groups of columns in a row, and columns of a group; a layer norm has one.
+    groups: u32,
+    width: u32,
     eps: f32,
+    // Where row 0 begins, and numbers from row to row of all but what has a line of its own.
+    line: u32,
     start_x: u32,
-    start_stats: u32,
     start_gain: u32,
+    // The bias; the tangents of gain and bias.
     start_bias: u32,
+    // y, or dy.
     start_y: u32,
+    // dx, or the tangent of x.
     start_dx: u32,
-    // backward: leave dy * xhat in dy. jvp: bit 0, there is a gain_dot; bit 1, there is a bias_dot.
+    start_stats: u32,
+    line_stats: u32,
+    // fold: numbers from row to row of y.
+    line_y: u32,
+    // backward: 1, leave dy xhat in dy. jvp: bit 0, there is a gain_dot; bit 1, there is a bias_dot.
     flags: u32,
 }
 
@@ -34,21 +42,22 @@ fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     if (row >= p.rows) {
         return;
     }
-    let base = p.start_x / 4u + row * p.line;
+    let line = p.line / 4u;
+    let base = p.start_x / 4u + row * line;
     var sum = 0.0;
-    for (var i = lane; i < p.line; i += 64u) {
-        sum += sum4(keep(x[base + i], i * 4u, p.cols));
+    for (var i = lane; i < line; i += 64u) {
+        sum += sum4(keep(x[base + i], i * 4u, p.width));
     }
-    let mean = sum_all(vec2<f32>(sum, 0.0), lane).x / f32(p.cols);
+    let mean = sum_all(vec2<f32>(sum, 0.0), lane).x / f32(p.width);
     var squares = 0.0;
-    for (var i = lane; i < p.line; i += 64u) {
-        let d = keep(x[base + i] - mean, i * 4u, p.cols);
+    for (var i = lane; i < line; i += 64u) {
+        let d = keep(x[base + i] - mean, i * 4u, p.width);
         squares += sum4(d * d);
     }
-    let rstd = 1.0 / sqrt(sum_all(vec2<f32>(squares, 0.0), lane).x / f32(p.cols) + p.eps);
-    for (var i = lane; i < p.line; i += 64u) {
+    let rstd = 1.0 / sqrt(sum_all(vec2<f32>(squares, 0.0), lane).x / f32(p.width) + p.eps);
+    for (var i = lane; i < line; i += 64u) {
         let normal = (x[base + i] - mean) * rstd;
-        y[p.start_y / 4u + row * p.line + i] = fma(normal, gain[p.start_gain / 4u + i], bias[p.start_bias / 4u + i]);
+        y[p.start_y / 4u + row * line + i] = fma(normal, gain[p.start_gain / 4u + i], bias[p.start_bias / 4u + i]);
     }
     if (lane == 0u) {
         stats[p.start_stats / 4u + row] = vec4<f32>(mean, rstd, 0.0, 0.0);
@@ -66,8 +75,8 @@ fn normal(i: u32, row: vec4<f32>) -> vec4<f32> {
 
 // What columns 4 i .. of d add to the sums of d and of d xhat.
 fn sums_of(d: vec4<f32>, xhat: vec4<f32>, i: u32) -> vec2<f32> {
-    let kept = keep(d, i * 4u, p.cols);
-    return vec2<f32>(sum4(kept), sum4(kept * keep(xhat, i * 4u, p.cols)));
+    let kept = keep(d, i * 4u, p.width);
+    return vec2<f32>(sum4(kept), sum4(kept * keep(xhat, i * 4u, p.width)));
 }
 
 // dx += rstd (dn - xhat mean(dn xhat) - mean(dn)), dn = dy gain; dy <- dy xhat if asked for.
@@ -77,18 +86,19 @@ fn backward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     if (row >= p.rows) {
         return;
     }
+    let line = p.line / 4u;
     let stat = given[p.start_stats / 4u + row];
-    let base = p.start_x / 4u + row * p.line;
-    let grad = p.start_y / 4u + row * p.line;
+    let base = p.start_x / 4u + row * line;
+    let grad = p.start_y / 4u + row * line;
     var sums = vec2<f32>(0.0);
-    for (var i = lane; i < p.line; i += 64u) {
+    for (var i = lane; i < line; i += 64u) {
         sums += sums_of(dy[grad + i] * gain[p.start_gain / 4u + i], normal(base + i, stat), i);
     }
-    let means = sum_all(sums, lane) / f32(p.cols);
-    for (var i = lane; i < p.line; i += 64u) {
+    let means = sum_all(sums, lane) / f32(p.width);
+    for (var i = lane; i < line; i += 64u) {
         let d = dy[grad + i];
         let xhat = normal(base + i, stat);
-        dx[p.start_dx / 4u + row * p.line + i] += stat.y * (d * gain[p.start_gain / 4u + i] - xhat * means.y - means.x);
+        dx[p.start_dx / 4u + row * line + i] += stat.y * (d * gain[p.start_gain / 4u + i] - xhat * means.y - means.x);
         if (p.flags == 1u) {
             dy[grad + i] = d * xhat;
         }
@@ -106,15 +116,16 @@ fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     if (row >= p.rows) {
         return;
     }
+    let line = p.line / 4u;
     let stat = given[p.start_stats / 4u + row];
-    let base = p.start_x / 4u + row * p.line;
-    let tangent = p.start_dx / 4u + row * p.line;
+    let base = p.start_x / 4u + row * line;
+    let tangent = p.start_dx / 4u + row * line;
     var sums = vec2<f32>(0.0);
-    for (var i = lane; i < p.line; i += 64u) {
+    for (var i = lane; i < line; i += 64u) {
         sums += sums_of(x_dot[tangent + i], normal(base + i, stat), i);
     }
-    let means = sum_all(sums, lane) / f32(p.cols);
-    for (var i = lane; i < p.line; i += 64u) {
+    let means = sum_all(sums, lane) / f32(p.width);
+    for (var i = lane; i < line; i += 64u) {
         let xhat = normal(base + i, stat);
         var v = stat.y * (x_dot[tangent + i] - means.x - xhat * means.y) * gain[p.start_gain / 4u + i];
         if ((p.flags & 1u) == 1u) {
@@ -123,6 +134,6 @@ fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
         if ((p.flags & 2u) == 2u) {
             v += bias_dot[p.start_bias / 4u + i];
         }
-        y[p.start_y / 4u + row * p.line + i] = v;
+        y[p.start_y / 4u + row * line + i] = v;
     }
 }

@@ -2,25 +2,26 @@
 
 struct Params {
     rows: u32,
-    // Groups of columns in a row, and columns of a group.
+    // Groups of columns in a row, and columns of a group; a layer norm has one.
     groups: u32,
     width: u32,
     eps: f32,
-    // Where row 0 begins, and numbers from row to row of all but the statistics.
+    // Where row 0 begins, and numbers from row to row of all but what has a line of its own.
     line: u32,
-    x_start: u32,
-    gain_start: u32,
+    start_x: u32,
+    start_gain: u32,
+    // The bias; the tangents of gain and bias.
+    start_bias: u32,
     // y, or dy.
-    y_start: u32,
+    start_y: u32,
     // dx, or the tangent of x.
-    dx_start: u32,
-    stats_start: u32,
-    stats_line: u32,
-    // backward: leave dy xhat in dy. jvp: there is a gain_dot.
-    flag: u32,
-    gain_dot_start: u32,
+    start_dx: u32,
+    start_stats: u32,
+    line_stats: u32,
     // fold: numbers from row to row of y.
-    y_line: u32,
+    line_y: u32,
+    // backward: 1, leave dy xhat in dy. jvp: bit 0, there is a gain_dot; bit 1, there is a bias_dot.
+    flags: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -41,7 +42,7 @@ fn first_of(id: u32) -> u32 {
 }
 
 fn stat_of(id: u32) -> u32 {
-    return p.stats_start + id / p.groups * p.stats_line + id % p.groups;
+    return p.start_stats + id / p.groups * p.line_stats + id % p.groups;
 }
 
 // y = x rstd gain; stats: 1 / sqrt(mean(x^2) + eps).
@@ -54,11 +55,11 @@ fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     let at = first_of(id);
     var squares = 0.0;
     for (var i = lane; i < p.width; i += 64u) {
-        squares += x[p.x_start + at + i] * x[p.x_start + at + i];
+        squares += x[p.start_x + at + i] * x[p.start_x + at + i];
     }
     let rstd = 1.0 / sqrt(sum_one(squares, lane) / f32(p.width) + p.eps);
     for (var i = lane; i < p.width; i += 64u) {
-        y[p.y_start + at + i] = x[p.x_start + at + i] * rstd * gain[p.gain_start + i];
+        y[p.start_y + at + i] = x[p.start_x + at + i] * rstd * gain[p.start_gain + i];
     }
     if (lane == 0u) {
         stats[stat_of(id)] = rstd;
@@ -76,15 +77,15 @@ fn backward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     let rstd = given[stat_of(id)];
     var sum = 0.0;
     for (var i = lane; i < p.width; i += 64u) {
-        sum += y[p.y_start + at + i] * gain[p.gain_start + i] * (x[p.x_start + at + i] * rstd);
+        sum += y[p.start_y + at + i] * gain[p.start_gain + i] * (x[p.start_x + at + i] * rstd);
     }
     let along = sum_one(sum, lane) / f32(p.width);
     for (var i = lane; i < p.width; i += 64u) {
-        let d = y[p.y_start + at + i];
-        let normal = x[p.x_start + at + i] * rstd;
-        dx[p.dx_start + at + i] += rstd * (d * gain[p.gain_start + i] - normal * along);
-        if (p.flag == 1u) {
-            y[p.y_start + at + i] = d * normal;
+        let d = y[p.start_y + at + i];
+        let normal = x[p.start_x + at + i] * rstd;
+        dx[p.start_dx + at + i] += rstd * (d * gain[p.start_gain + i] - normal * along);
+        if (p.flags == 1u) {
+            y[p.start_y + at + i] = d * normal;
         }
     }
 }
@@ -100,16 +101,16 @@ fn jvp(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     let rstd = given[stat_of(id)];
     var sum = 0.0;
     for (var i = lane; i < p.width; i += 64u) {
-        sum += x[p.x_start + at + i] * rstd * x_dot[p.dx_start + at + i];
+        sum += x[p.start_x + at + i] * rstd * x_dot[p.start_dx + at + i];
     }
     let along = sum_one(sum, lane) / f32(p.width);
     for (var i = lane; i < p.width; i += 64u) {
-        let normal = x[p.x_start + at + i] * rstd;
-        var v = rstd * (x_dot[p.dx_start + at + i] - normal * along) * gain[p.gain_start + i];
-        if (p.flag == 1u) {
-            v += normal * gain_dot[p.gain_dot_start + i];
+        let normal = x[p.start_x + at + i] * rstd;
+        var v = rstd * (x_dot[p.start_dx + at + i] - normal * along) * gain[p.start_gain + i];
+        if (p.flags == 1u) {
+            v += normal * gain_dot[p.start_bias + i];
         }
-        y[p.y_start + at + i] = v;
+        y[p.start_y + at + i] = v;
     }
 }
 
@@ -120,8 +121,8 @@ fn fold(grid: Grid, @builtin(local_invocation_index) lane: u32) {
     if (i < p.rows * p.width) {
         var sum = 0.0;
         for (var g = 0u; g < p.groups; g += 1u) {
-            sum += x[p.x_start + i / p.width * p.line + g * p.width + i % p.width];
+            sum += x[p.start_x + i / p.width * p.line + g * p.width + i % p.width];
         }
-        y[p.y_start + i / p.width * p.y_line + i % p.width] = sum;
+        y[p.start_y + i / p.width * p.line_y + i % p.width] = sum;
     }
 }

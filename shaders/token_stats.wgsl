@@ -6,7 +6,8 @@ struct Params {
     // Length of a row in vec4s.
     line: u32,
     start_logits: u32,
-    start_stats: u32,
+    // In numbers, of what the first row gives; what the next gives is 4 numbers after it.
+    start_out: u32,
     // The first row's target.
     first: u32,
 }
@@ -27,7 +28,7 @@ fn forward(grid: Grid, @builtin(local_invocation_index) lane: u32) {
         return;
     }
     let target_id = targets[p.first + row];
-    let at = p.start_stats / 4u + row;
+    let at = p.start_out / 4u + row;
     if (target_id == IGNORE) {
         if (lane == 0u) {
             stats[at] = vec4<f32>(0.0);

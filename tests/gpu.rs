@@ -4,32 +4,16 @@
 //! an adapter the tests say so and pass, unless FERRET_REQUIRE_GPU=1.
 #![cfg(feature = "gpu")]
 
+use common::gpus;
 use ferret::backend::{Backend, Compute, Cpu, Gpu, Memory, SampleNorms, Sketches, Updates};
 use ferret::kernel::Stored;
 use ferret::model::Activation;
 use ferret::ops::cross_entropy::IGNORE;
 use ferret::ops::{Order, Segments};
-use std::sync::OnceLock;
 
 mod common;
 mod gpu_decoder;
 mod gpu_ferret_k;
-
-/// The adapter as it is, and with a small binding limit; nothing if there is no adapter.
-pub fn gpus() -> &'static [Gpu] {
-    static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
-    GPUS.get_or_init(|| match Gpu::new(None) {
-        Ok(gpu) => {
-            println!("adapter: {} ({})", gpu.info().name, gpu.info().driver);
-            vec![gpu, Gpu::with_binding_limit(None, 64 << 10).unwrap()]
-        }
-        Err(e) => {
-            assert!(std::env::var("FERRET_REQUIRE_GPU").as_deref() != Ok("1"), "FERRET_REQUIRE_GPU=1 is set: {e}");
-            println!("skipped: {e}");
-            Vec::new()
-        }
-    })
-}
 
 /// Numbers that look normal, the same for the same seed.
 pub fn noise(len: usize, seed: u64) -> Vec<f32> {

@@ -7,7 +7,6 @@ use ferret::method::dense::{self, ClipFunction, ClipStyle, Method, Privacy};
 use ferret::method::ferret as fe;
 use ferret::method::{Sensitive, Task, groups, list};
 use ferret::model::{Weights, checkpoint};
-use ferret::optim::{Route, Schedule};
 use ferret::privacy::Sampler;
 use ferret::rng::Secret;
 
@@ -93,20 +92,14 @@ fn step<B: Backend>(
 
 fn whole<B: Backend>(b: B, method: Method, finish: impl Fn() -> ferret::Result<()>) -> f64 {
     let settings = dense::Settings {
-        method,
-        tune: Default::default(),
-        adapter: None,
         records: RECORDS as u64,
         batch: BATCH,
         epochs: 10,
-        steps: None,
         sampler: Sampler::Uniform,
         micro_batch: BATCH as u32,
-        route: Route::Adamw,
         learning_rate: 1e-4,
-        schedule: Schedule::Constant,
-        weight_decay: 1e-3,
         seed: 1,
+        ..dense::Settings::usual(method)
     };
     let (secret, records) = (Secret::insecure(1), records());
     step(b, weights(small()), list::Method::Dense(settings), &secret, &records, finish)

@@ -48,11 +48,6 @@ impl Shadows {
         Ok(Self { scores, member, records })
     }
 
-    /// Shadow models, records.
-    pub fn shape(&self) -> (usize, usize) {
-        (self.scores.len(), self.records)
-    }
-
     fn split(&self, record: usize) -> Split {
         let (mut inside, mut outside) = (Vec::new(), Vec::new());
         for (row, mask) in self.scores.iter().zip(&self.member) {

@@ -31,17 +31,19 @@ use crate::privacy::Neighbours;
 /// How the members were chosen among the candidates. The bounds are about this choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Design {
-    /// A fair coin per candidate.
+    /// A fair coin for every candidate.
     CoinFlip,
-    /// A uniform subset of fixed size.
+    /// A random subset of fixed size.
     RandomSubset,
     /// Given from outside: members and non-members may differ in kind, and a difference in score need not be a leak.
+    #[cfg_attr(feature = "cli", value(help = "Given from outside: no bound applies"))]
     Given,
 }
 
 /// What was charged for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Charge {
     /// This many realised bits of a public question each (FERRET).
@@ -56,6 +58,7 @@ pub enum Charge {
         neighbours: Neighbours,
     },
     /// No guarantee.
+    #[default]
     NonPrivate,
 }
 

@@ -31,11 +31,6 @@ impl AucNull {
         Self { m, n, exact, deviation }
     }
 
-    /// How the distribution was had, for the reader of a table.
-    pub fn method(&self) -> &'static str {
-        if self.exact.is_some() { "exact Mann-Whitney" } else { "normal Mann-Whitney, tie-corrected" }
-    }
-
     /// The central interval that holds the AUC with probability at least `level` (about, for the normal).
     pub fn interval(&self, level: f64) -> [f64; 2] {
         let tail = 0.5 * (1.0 - level);

@@ -80,17 +80,17 @@ impl Report {
         let mut table = vec![head.map(String::from).to_vec()];
         for row in &self.attacks {
             for verdict in &row.verdicts {
-                let cells = cells(&row.summary, verdict.metric);
+                let (value, ci, null, _) = cells(&row.summary, verdict.metric);
                 let first = if verdict.metric == Metric::Auc { row.attack.clone() } else { String::new() };
                 table.push(vec![
                     first,
                     label(verdict.metric).into(),
-                    format!("{:.3}", cells.value),
+                    format!("{value:.3}"),
                     match fpr(verdict.metric).filter(|&fpr| row.summary.nonmembers < needed(fpr)) {
-                        Some(_) => format!("at most {:.3} *", cells.ci[1]),
-                        None => interval(cells.ci),
+                        Some(_) => format!("at most {:.3} *", ci[1]),
+                        None => interval(ci),
                     },
-                    interval(cells.null),
+                    interval(null),
                     verdict.bound.map_or("none".into(), |b| format!("{:.3}", upwards(b))),
                     format!("{:.3}", downwards(verdict.lower_limit)),
                     Self::word(verdict).into(),
@@ -144,19 +144,17 @@ impl Report {
         );
         for row in &self.attacks {
             for verdict in &row.verdicts {
-                let c = cells(&row.summary, verdict.metric);
+                let (value, ci, null, p) = cells(&row.summary, verdict.metric);
                 let bound = verdict.bound.map_or("does not apply".into(), |b| b.to_string());
                 let uncharged = verdict.uncharged_p.map_or("does not apply".into(), |p| p.to_string());
                 out.push_str(&format!(
-                    "{},{},{},{},{},{},{},{},{bound},{},{},{uncharged},{},{}\n",
+                    "{},{},{value},{},{},{},{},{p},{bound},{},{},{uncharged},{},{}\n",
                     quote(&row.attack),
                     verdict.metric.key(),
-                    c.value,
-                    c.ci[0],
-                    c.ci[1],
-                    c.null[0],
-                    c.null[1],
-                    c.p,
+                    ci[0],
+                    ci[1],
+                    null[0],
+                    null[1],
                     verdict.lower_limit,
                     raised(verdict),
                     row.summary.members,
@@ -210,12 +208,7 @@ fn fpr(metric: Metric) -> Option<f64> {
 
 /// What a coin would reach: above it, scores tell members from non-members.
 fn chance(metric: Metric) -> f64 {
-    match metric {
-        Metric::Auc => 0.5,
-        Metric::Advantage => 0.0,
-        Metric::TprAt1Percent => LOW_FPR[0],
-        Metric::TprAt01Percent => LOW_FPR[1],
-    }
+    fpr(metric).unwrap_or(if metric == Metric::Auc { 0.5 } else { 0.0 })
 }
 
 /// The sentence that a reader takes away: the attack with the largest area, whether anything is surely better than chance, and
@@ -249,23 +242,16 @@ fn raised(verdict: &Verdict) -> bool {
     verdict.alarm || verdict.uncharged_p.is_some_and(|p| p <= 0.01)
 }
 
-struct Cells {
-    value: f64,
-    ci: [f64; 2],
-    null: [f64; 2],
-    p: f64,
-}
-
-fn cells(s: &Summary, metric: Metric) -> Cells {
-    let (value, ci, null, p) = match metric {
+/// The value, its interval, that of chance, and how probable such a value is by chance.
+fn cells(s: &Summary, metric: Metric) -> (f64, [f64; 2], [f64; 2], f64) {
+    match metric {
         Metric::Auc => (s.auc, s.auc_ci, s.auc_null, s.auc_p),
         Metric::Advantage => (s.advantage, s.advantage_ci, s.advantage_null, s.advantage_p),
         Metric::TprAt1Percent => (s.tpr_at_fpr_0_01, s.tpr_at_fpr_0_01_ci, s.tpr_at_fpr_0_01_null, s.tpr_at_fpr_0_01_p),
         Metric::TprAt01Percent => {
             (s.tpr_at_fpr_0_001, s.tpr_at_fpr_0_001_ci, s.tpr_at_fpr_0_001_null, s.tpr_at_fpr_0_001_p)
         }
-    };
-    Cells { value, ci, null, p }
+    }
 }
 
 fn label(metric: Metric) -> &'static str {

@@ -3,7 +3,6 @@
 //! Groups are runs of tensors in checkpoint order. A tied tensor has one id and so counts once.
 
 use crate::error::{Error, Result};
-use crate::model::layout::Place;
 use crate::model::{Layout, ParamId};
 
 /// How to cut the parameters into groups.
@@ -79,11 +78,6 @@ impl Groups {
     /// Number of scalars d in `group`.
     pub fn scalars(&self, layout: &Layout, group: usize) -> usize {
         layout.scalars_of(&self.members[group])
-    }
-
-    /// How far down backward must go for `group`: the lowest place any of its tensors is used at.
-    pub fn lowest(&self, layout: &Layout, group: usize) -> Place {
-        self.members[group].iter().map(|&id| layout.spec(id).place).min().unwrap_or(Place::Top)
     }
 }
 
@@ -164,13 +158,5 @@ mod tests {
         for bad in [Grouping::Bucket(0), Grouping::Count(0), Grouping::Count(18)] {
             assert!(Groups::new(&layout, bad).is_err());
         }
-    }
-
-    #[test]
-    fn backward_goes_as_far_as_the_lowest_member() {
-        let layout = layout(2, true);
-        let groups = Groups::new(&layout, Grouping::Bucket(12)).unwrap();
-        let lowest: Vec<_> = (0..groups.len()).map(|g| groups.lowest(&layout, g)).collect();
-        assert_eq!(lowest, [Place::Embedding, Place::Block(0), Place::Block(1)]);
     }
 }

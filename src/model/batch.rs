@@ -41,13 +41,6 @@ impl Batch {
         Self { positions: segments.positions().collect(), ids, targets, segments }
     }
 
-    /// Samples to run without targets.
-    pub fn prompt<'a>(samples: impl IntoIterator<Item = &'a [u32]>) -> Self {
-        let samples: Vec<&[u32]> = samples.into_iter().collect();
-        let targets: Vec<Vec<u32>> = samples.iter().map(|s| vec![IGNORE; s.len()]).collect();
-        Self::new(samples.iter().copied().zip(targets.iter().map(Vec::as_slice)))
-    }
-
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.ids.len()

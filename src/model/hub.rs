@@ -34,8 +34,6 @@ fn progress() -> &'static dyn Progress {
 pub enum Need {
     /// `config.json` alone.
     Config,
-    /// The tokenizer's files alone, where there are any.
-    Tokenizer,
     /// Config, weights, and the tokenizer where there is one.
     Everything,
 }

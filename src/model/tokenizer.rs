@@ -8,7 +8,7 @@ pub use stream::Stream;
 
 use super::config::Config;
 use super::embedded;
-use super::hub::{self, Need};
+use super::hub;
 use crate::error::{Error, Result, quoted};
 use crate::fsio;
 use crate::guard;
@@ -43,11 +43,6 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// The tokenizer of a folder or hub name; none where it has none.
-    pub fn load(path_or_name: &str) -> Result<Option<Self>> {
-        Self::from_folder(&hub::locate(path_or_name, Need::Tokenizer)?)
-    }
-
     /// The tokenizer in `folder`; none where there is none.
     pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
         let [whole, vocab, merges] = ["tokenizer.json", "vocab.json", "merges.txt"].map(|n| folder.join(n));

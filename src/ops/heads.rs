@@ -26,14 +26,6 @@ impl<T, const N: usize> Parts<T, N> {
         }
     }
 
-    /// The same, borrowed to be written to.
-    pub fn as_mut(&mut self) -> Parts<&mut T, N> {
-        match self {
-            Parts::Fused(x) => Parts::Fused(x),
-            Parts::Split(x) => Parts::Split(x.each_mut()),
-        }
-    }
-
     /// `f` of every tensor there is.
     pub fn map<U>(self, mut f: impl FnMut(T) -> U) -> Parts<U, N> {
         match self {

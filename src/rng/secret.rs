@@ -189,11 +189,6 @@ impl Secret {
 pub struct SecretStream(ChaCha20Rng);
 
 impl SecretStream {
-    /// The next 32 bits.
-    pub fn next_u32(&mut self) -> u32 {
-        self.0.next_u32()
-    }
-
     /// The next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()

@@ -127,40 +127,6 @@ impl Measure<'_> {
     }
 }
 
-/// What training leaves behind, before it is measured.
-struct TrainingResult {
-    seconds: f64,
-    curve: Vec<(f64, f64)>,
-    statement: Option<Statement>,
-    charge: Charge,
-    bits: Option<u64>,
-    update_bits: Option<u64>,
-    tuned: u64,
-    sample_gradients: u64,
-    steps: (u64, u64),
-    fired: Option<Raster>,
-    peak_bytes: Option<u64>,
-}
-
-impl TrainingResult {
-    /// The base model.
-    fn nothing() -> Self {
-        Self {
-            seconds: 0.0,
-            curve: Vec::new(),
-            statement: None,
-            charge: Charge::Bits(0),
-            bits: Some(0),
-            update_bits: None,
-            tuned: 0,
-            sample_gradients: 0,
-            steps: (0, 0),
-            fired: None,
-            peak_bytes: None,
-        }
-    }
-}
-
 impl Arm {
     /// Train, measure, attack. `tell` hears the share of the training done; an error from it ends the run.
     pub fn run(
@@ -178,7 +144,8 @@ impl Arm {
                     says = measure.says(&decoder)?;
                     probed = measure.ask(&decoder)?;
                 }
-                (TrainingResult::nothing(), reference.members.clone(), reference.nonmembers.clone())
+                let nothing = StoredOutcome { bits: Some(0), charge: Charge::Bits(0), ..StoredOutcome::default() };
+                (nothing, reference.members.clone(), reference.nonmembers.clone())
             }
             Some(method) => {
                 let (trained, weights) = self.train(method, measure, secret, tell)?;
@@ -195,7 +162,6 @@ impl Arm {
         let score = |losses: &[RecordLoss], base: &[RecordLoss]| -> Vec<f32> {
             losses.iter().zip(base).map(|(l, b)| (mean(b) - mean(l)) as f32).collect()
         };
-        let scores = (score(&on_members, &reference.members), score(&on_nonmembers, &reference.nonmembers));
         let world = measure.world;
         let guarantees = trained.statement.iter().flat_map(|s| &s.claims).map(|c| c.guarantee);
         // One accountant's figure is enough for a table: the first of each unit, which is the tightest.
@@ -208,23 +174,13 @@ impl Arm {
         });
         let stored = StoredOutcome {
             guarantees: guarantees.collect(),
-            bits: trained.bits,
-            update_bits: trained.update_bits,
-            tuned: trained.tuned,
-            sample_gradients: trained.sample_gradients,
-            steps: trained.steps,
-            seconds: trained.seconds,
             train_loss: eval::token_mean(&on_members).0,
             test_loss: eval::token_mean(&on_nonmembers).0,
-            curve: trained.curve,
-            fired: trained.fired,
-            statement: trained.statement,
-            charge: trained.charge,
             candidates: (world.own_members().len() as u64, world.nonmembers.len() as u64),
-            members: scores.0,
-            nonmembers: scores.1,
+            members: score(&on_members, &reference.members),
+            nonmembers: score(&on_nonmembers, &reference.nonmembers),
             probed,
-            peak_bytes: trained.peak_bytes,
+            ..trained
         };
         Ok(Outcome { says, ..stored.restore(&self.name)? })
     }
@@ -252,7 +208,7 @@ impl Arm {
         measure: &Measure,
         secret: &Secret,
         tell: impl FnMut(f64) -> Result<()>,
-    ) -> Result<(TrainingResult, Weights)> {
+    ) -> Result<(StoredOutcome, Weights)> {
         if measure.alone {
             peak::forget();
         }
@@ -279,7 +235,7 @@ impl Arm {
             (Record::Ferret(_), Some(bits)) => Charge::Bits(bits),
             _ => claimed(&statement),
         };
-        let trained = TrainingResult {
+        let trained = StoredOutcome {
             seconds,
             curve,
             charge,
@@ -291,6 +247,7 @@ impl Arm {
             fired,
             peak_bytes,
             statement: Some(statement),
+            ..StoredOutcome::default()
         };
         Ok((trained, weights.into_form()))
     }

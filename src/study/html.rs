@@ -101,13 +101,6 @@ pub struct Cell {
     pub alarm: bool,
 }
 
-impl Cell {
-    /// A cell sorted by `value`.
-    pub fn number(text: impl Into<String>, value: f64) -> Self {
-        Self { text: text.into(), sort: Some(value), alarm: false }
-    }
-}
-
 impl From<String> for Cell {
     /// A text that begins with a number, as in `0.513 [0.49, 0.53]` or `12,000`, is sorted by it.
     fn from(text: String) -> Self {
@@ -374,11 +367,15 @@ mod tests {
 
     #[test]
     fn short_rows_are_filled_up_and_alarms_marked() {
-        let alarm = Cell { alarm: true, ..Cell::number("0.4 ALARM", 0.4) };
+        let alarm = Cell { alarm: true, ..Cell::from("0.4 ALARM") };
         let table = Table {
             caption: String::new(),
             titles: ["a", "b", "c"].map(String::from).to_vec(),
-            rows: vec![vec!["x".into(), alarm], vec!["y".into()], vec!["z".into(), Cell::number("?", f64::NAN)]],
+            rows: vec![
+                vec!["x".into(), alarm],
+                vec!["y".into()],
+                vec!["z".into(), Cell { sort: Some(f64::NAN), ..Cell::from("?") }],
+            ],
         };
         let mut out = String::new();
         write_table(&mut out, &table);

@@ -98,11 +98,6 @@ impl Source {
         self.note.as_deref()
     }
 
-    /// SHA-256 of the base model's tensors.
-    pub fn base_sha256(&self) -> &str {
-        &self.base_sha256
-    }
-
     /// The world of `seed`: a third of the records to tune on, the same for every seed; of the others, in the order of their hashes, at most
     /// `candidates`, each a member if a bit of its hash says so.
     pub fn world(&self, seed: u64, candidates: usize, asked: ProbePlan) -> Result<World> {

@@ -9,12 +9,9 @@
 use super::html::{Part, Section};
 use super::plot::{Axis, Chart, Series};
 use crate::audit::stats::{SeededRng, binomial_upper};
-use crate::error::{Error, Result};
-use crate::fsio;
 use crate::rng::{Direction, DirectionStream, coin, mask::bernoulli_fires};
 use rayon::prelude::*;
 use std::fmt::Write;
-use std::path::Path;
 
 const RECORDS: usize = 200;
 const DIM: usize = 10;
@@ -233,18 +230,6 @@ pub fn final_figure(points: &[Point]) -> String {
     chart.series(Series::line("dithered: median, quartiles", points).markers().errors(spread).colour(1)).svg()
 }
 
-/// The points as comma-separated values.
-pub fn csv(points: &[Point]) -> String {
-    let mut out =
-        "sigma,step,median_mse,lower_quartile,upper_quartile,seeds_below_undithered,seeds_differing,least_squares\n"
-            .to_owned();
-    for p in points {
-        let Point { sigma, step, median, low, high, below, differ, floor } = p;
-        let _ = writeln!(out, "{sigma},{step},{median},{low},{high},{below},{differ},{floor}");
-    }
-    out
-}
-
 /// Two-sided sign test: how often a fair coin lies at least so far from half.
 fn sign_test(below: u64, differ: u64) -> f64 {
     let extreme = below.max(differ - below);
@@ -287,15 +272,6 @@ pub fn section(points: &[Point]) -> Section {
     let mut parts = vec![Part::Prose(about), Part::Plots(vec![figure(points), final_figure(points)])];
     parts.push(Part::Prose(summary(points).trim_end().replace('\n', "\n\n")));
     Section { id: "dither".into(), title: "Appendix: dither on linear regression".into(), parts }
-}
-
-/// Run the sweep with the paper's ten seeds and write `dither.csv`, `dither-curves.svg` and `dither-final.svg` into `dir`.
-pub fn write(dir: &Path) -> Result<()> {
-    let points = sweep(SEEDS);
-    std::fs::create_dir_all(dir).map_err(|e| Error::io(dir, e))?;
-    fsio::write(&dir.join("dither.csv"), csv(&points).as_bytes())?;
-    fsio::write(&dir.join("dither-curves.svg"), figure(&points).as_bytes())?;
-    fsio::write(&dir.join("dither-final.svg"), final_figure(&points).as_bytes())
 }
 
 #[cfg(test)]
@@ -346,8 +322,6 @@ mod tests {
         assert!(points.iter().filter(|p| p.step == 0).all(|p| p.median == points[0].median && p.differ == 0));
         assert!(end(1.0).median > 3.0 * end(0.0).median && end(1.0).below == 0);
         assert!((end(1e-4).median / end(0.0).median).ln().abs() < 0.5);
-        // One heading and a line a point.
-        assert_eq!(csv(&points).lines().count(), points.len() + 1);
         for svg in [figure(&points), final_figure(&points)] {
             assert!(svg.starts_with("<svg ") && !svg.contains("NaN"));
         }
@@ -381,12 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_written_and_the_summary_names_every_dither() {
-        let dir = tempfile::tempdir().unwrap();
-        write(dir.path()).unwrap();
-        for file in ["dither.csv", "dither-curves.svg", "dither-final.svg"] {
-            assert!(std::fs::metadata(dir.path().join(file)).unwrap().len() > 1000, "{file}");
-        }
+    fn the_summary_names_every_dither() {
         let points = sweep(SEEDS);
         assert_eq!(summary(&points).lines().count(), SIGMAS.len());
         print!("{}", summary(&points));

@@ -56,8 +56,6 @@ pub struct Sample {
 /// The runs of one budget and length; seed k is at place k of all three. Empty where a method was not run.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
-    /// `3 epochs, budget 0.5`.
-    pub name: String,
     /// FERRET's.
     pub ferret: Vec<Sample>,
     /// DPSGD's.

@@ -3,11 +3,41 @@
 
 pub mod fixture;
 
+#[cfg(feature = "gpu")]
+use ferret::backend::Gpu;
 use ferret::data::Example;
 use ferret::model::init::Preset;
 use ferret::model::{Batch, Config, Weights};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
+#[cfg(feature = "gpu")]
+use std::sync::OnceLock;
+
+/// The adapter; none if there is none, unless FERRET_REQUIRE_GPU=1.
+#[cfg(feature = "gpu")]
+pub fn gpu() -> Option<Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let open = || match Gpu::new(None) {
+        Ok(gpu) => {
+            println!("adapter: {} ({})", gpu.info().name, gpu.info().driver);
+            Some(gpu)
+        }
+        Err(e) => {
+            assert!(std::env::var("FERRET_REQUIRE_GPU").as_deref() != Ok("1"), "FERRET_REQUIRE_GPU=1 is set: {e}");
+            println!("skipped: {e}");
+            None
+        }
+    };
+    GPU.get_or_init(open).clone()
+}
+
+/// [`gpu`] as it is, and with a small binding limit.
+#[cfg(feature = "gpu")]
+pub fn gpus() -> &'static [Gpu] {
+    static GPUS: OnceLock<Vec<Gpu>> = OnceLock::new();
+    let limited = || Gpu::with_binding_limit(None, 64 << 10).unwrap();
+    GPUS.get_or_init(|| gpu().map_or_else(Vec::new, |gpu| vec![gpu, limited()]))
+}
 
 /// A small decoder's shape; `f` may change it.
 pub fn config(f: impl FnOnce(&mut Config)) -> Config {

@@ -4,9 +4,9 @@
 //! Each test takes a record's factors as they were delivered, and checks against C the norm, in f64, of their product under the factor
 //! used, and of the update that [`Norms::clipped_sum`] made of it alone.
 
-use crate::common::{Random, config, weights};
 #[cfg(feature = "gpu")]
-use ferret::backend::Gpu;
+use crate::common::gpus;
+use crate::common::{Random, config, weights};
 use ferret::backend::{Backend, Cpu};
 use ferret::grad::{ClipFunction, Clipping, Norms, Partition, Sum};
 use ferret::model::{Batch, Config, Decoder, GradSink, Layout, ParamId, Reduction, Rows, Slot, Weights};
@@ -17,19 +17,6 @@ const ALLOWED: f64 = 1.0 + 1e-5;
 #[cfg(not(feature = "gpu"))]
 fn gpus() -> &'static [Cpu<f32>] {
     &[]
-}
-
-/// The adapter as it is, and with a small binding limit; none without an adapter, unless FERRET_REQUIRE_GPU=1.
-#[cfg(feature = "gpu")]
-fn gpus() -> &'static [Gpu] {
-    static GPUS: std::sync::OnceLock<Vec<Gpu>> = std::sync::OnceLock::new();
-    GPUS.get_or_init(|| match Gpu::new(None) {
-        Ok(gpu) => vec![gpu, Gpu::with_binding_limit(None, 64 << 10).unwrap()],
-        Err(e) => {
-            assert!(std::env::var("FERRET_REQUIRE_GPU").as_deref() != Ok("1"), "FERRET_REQUIRE_GPU=1 is set: {e}");
-            Vec::new()
-        }
-    })
 }
 
 /// A matrix in host memory.

@@ -117,10 +117,10 @@ fn files_keep_what_was_not_changed_as_it_was_stored() {
         let base = checkpoint::load_folder_stored(&folder).unwrap();
         assert_eq!(base.dtype, dtype);
         let (tuned, record) = run(&base.weights, &ferret(&wide, Route::Direct, Engine::Backward), None).unwrap();
-        let Record::Ferret(transcript) = record else { panic!("a transcript") };
-        ferret::method::ferret::replay::save(&out, &base, &tuned, &transcript).unwrap();
-        let replayed = replay(base.weights.clone(), &transcript, |_| ()).unwrap();
-        ferret::method::ferret::replay::save(&again, &base, &replayed, &transcript).unwrap();
+        let Record::Ferret(transcript) = &record else { panic!("a transcript") };
+        record.save(&out, &base, &tuned).unwrap();
+        let replayed = replay(base.weights.clone(), transcript, |_| ()).unwrap();
+        record.save(&again, &base, &replayed).unwrap();
         let bytes = |dir: &std::path::Path, name: &str| std::fs::read(dir.join(name)).unwrap();
         assert_eq!(bytes(&out, "model.safetensors"), bytes(&again, "model.safetensors"));
         let config = String::from_utf8(bytes(&out, "config.json")).unwrap();

@@ -2,8 +2,8 @@
 //!
 //! Without an adapter the test says so and passes, unless FERRET_REQUIRE_GPU=1.
 
-use crate::common::{Random, config, weights};
-use ferret::backend::{Backend, Cpu, Gpu};
+use crate::common::{Random, config, gpu, weights};
+use ferret::backend::{Backend, Cpu};
 use ferret::data::Example;
 use ferret::method::ferret_k::{Release, Releases, Settings, Trainer, Transcript, replay};
 use ferret::method::{Run, Task};
@@ -22,14 +22,7 @@ fn run<B: Backend>(b: B, base: &Weights, s: &Settings, records: &[Example], step
 
 #[test]
 fn releases_are_the_cpus_and_published_weights_are_replayed() {
-    let gpu = match Gpu::new(None) {
-        Ok(gpu) => gpu,
-        Err(e) => {
-            assert!(std::env::var("FERRET_REQUIRE_GPU").as_deref() != Ok("1"), "FERRET_REQUIRE_GPU=1 is set: {e}");
-            println!("skipped: {e}");
-            return;
-        }
-    };
+    let Some(gpu) = gpu() else { return };
     let base = weights(config(|_| ()), 1);
     let mut random = Random::new(3);
     let records: Vec<Example> =

@@ -1,9 +1,8 @@
 //! Files of earlier versions: read for ever, and replayed to the bytes that they name.
 
-use ferret::method::dense;
-use ferret::method::ferret::replay::save;
 use ferret::method::ferret::{Transcript, replay};
 use ferret::method::verify::verify;
+use ferret::method::{Record, dense};
 use ferret::model::checkpoint;
 use ferret::privacy::Statement;
 use ferret::progress::Unheard;
@@ -46,7 +45,7 @@ fn folders_of_earlier_versions_are_verified_whole_by_their_own_rules() {
         let tuned = replay(base.weights.clone(), &transcript, |_| {}).unwrap();
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("run");
-        save(&folder, &base, &tuned, &transcript).unwrap();
+        Record::Ferret(transcript.clone()).save(&folder, &base, &tuned).unwrap();
         for file in ["privacy.json", "PRIVACY.md", "transcript.json"] {
             std::fs::copy(dir.join(file), folder.join(file)).unwrap();
         }

@@ -3,7 +3,7 @@
 //!
 //! Without an adapter the tests say so and pass, unless FERRET_REQUIRE_GPU=1.
 
-use crate::common::{Random, bits};
+use crate::common::{Random, bits, gpu};
 use crate::io_support::tiny as base_path;
 use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::{Example, batches};
@@ -16,22 +16,8 @@ use ferret::model::{Decoder, ParamId, Reduction, Weights, checkpoint};
 use ferret::optim::{Route, Schedule, Silent};
 use ferret::privacy::Sampler;
 use ferret::rng::{Direction, DirectionStream, Secret};
-use std::sync::OnceLock;
 
 const N: usize = 24;
-
-pub(super) fn gpu() -> Option<Gpu> {
-    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
-    let open = || match Gpu::new(None) {
-        Ok(gpu) => Some(gpu),
-        Err(e) => {
-            assert!(std::env::var("FERRET_REQUIRE_GPU").as_deref() != Ok("1"), "FERRET_REQUIRE_GPU=1 is set: {e}");
-            println!("skipped: {e}");
-            None
-        }
-    };
-    GPU.get_or_init(open).clone()
-}
 
 pub(super) fn base() -> Weights {
     checkpoint::load(base_path().to_str().unwrap()).unwrap().weights

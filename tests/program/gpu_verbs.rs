@@ -1,7 +1,8 @@
 //! The program with --device gpu: what it trains, and verbs that agree with the CPU's.
 
-use super::gpu_train::{base, gpu, records};
+use super::gpu_train::{base, records};
 use crate::common::bits;
+use crate::common::gpu;
 use crate::io_support::{tiny as base_path, verb};
 use ferret::model::checkpoint;
 use serde_json::Value;

@@ -2,7 +2,7 @@
 
 use crate::io_support::stderr;
 use crate::replay::{base, settings, train};
-use ferret::method::ferret::replay::save;
+use ferret::method::Record;
 use ferret::model::checkpoint::{self, Dtype, SaveOptions};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -19,7 +19,7 @@ fn saved() -> Run {
     checkpoint::save(&base_dir, &base(), &SaveOptions::fresh(Dtype::F32)).unwrap();
     let loaded = checkpoint::load_folder(&base_dir).unwrap();
     let (tuned, transcript) = train(&settings(), 80);
-    save(&tuned_dir, &loaded, &tuned, &transcript).unwrap();
+    Record::Ferret(transcript.clone()).save(&tuned_dir, &loaded, &tuned).unwrap();
     Run { folder, base: base_dir, tuned: tuned_dir }
 }
 

@@ -31,7 +31,7 @@ fn seeds(loss: f64, auc: f64, seconds: f64) -> Vec<Sample> {
 }
 
 fn cell(ferret: Vec<Sample>, dpsgd: Vec<Sample>, nonprivate: Vec<Sample>) -> Cell {
-    Cell { name: String::new(), ferret, dpsgd, nonprivate }
+    Cell { ferret, dpsgd, nonprivate }
 }
 
 fn by_utility(name: &str, cells: &[Cell]) -> Verdict {

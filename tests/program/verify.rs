@@ -2,7 +2,6 @@
 
 use crate::io_support::{tiny as base, verb};
 use ferret::method::dense::Record;
-use ferret::method::ferret::replay::save;
 use ferret::method::ferret::{Transcript, replay};
 use ferret::model::checkpoint;
 use ferret::privacy::Statement;
@@ -273,7 +272,8 @@ fn a_statement_of_version_1_is_checked_by_its_own_rules() {
         let path = from.join("transcript.json");
         let transcript = Transcript::from_json(&std::fs::read_to_string(&path).unwrap(), &path).unwrap();
         let base = checkpoint::load("embedded").unwrap();
-        save(&dir, &base, &replay(base.weights.clone(), &transcript, |_| {}).unwrap(), &transcript).unwrap();
+        let tuned = replay(base.weights.clone(), &transcript, |_| {}).unwrap();
+        ferret::method::Record::Ferret(transcript.clone()).save(&dir, &base, &tuned).unwrap();
         for file in ["privacy.json", "PRIVACY.md"] {
             std::fs::copy(from.join(file), dir.join(file)).unwrap();
         }

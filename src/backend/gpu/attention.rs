@@ -1,9 +1,10 @@
 //! Attention: blocks of rows of each segment, a workgroup for each block and head.
 
+use super::Gpu;
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
 use super::params;
-use super::rows::{Empty, LANES};
+use super::rows::LANES;
 use super::tensor::{Tensor, Window};
 use crate::ops::{Heads, Parts, Qkv, Segments};
 use std::ops::Range;
@@ -191,20 +192,20 @@ pub(super) fn cached(
 
 /// Keys and values of a split projection are written side by side and copied apart: a kernel writes to one matrix.
 pub(super) fn backward(
-    c: &Context,
+    gpu: &Gpu,
     (dout, out, lse): (&Tensor, &Tensor, &Tensor),
     qkv: Qkv<&Tensor>,
     segments: &Segments,
     heads: &Heads,
     d: Qkv<&Tensor>,
-    empty: Empty,
 ) {
+    let c = &gpu.context;
     let Some(block) = block_side(c, heads.width, 4, 2) else { return };
     let (constants, [_, kv_cols, _]) = ([heads.width as u32, block as u32, 4], heads.columns());
     for (rows, segments) in groups(c, segments, widest(qkv).max(2 * kv_cols)) {
         let (x, g, l) = (windows(qkv, heads, &rows), dout.window(rows.clone()), lse.window(rows.clone()));
         let (o, pairs) = (out.window(rows.clone()), rows.len() * heads.heads);
-        let kept = empty(rows.len(), 2 * heads.heads);
+        let kept = gpu.empty(rows.len(), 2 * heads.heads);
         let kept = kept.whole();
         let call = Call::of(&segments, block, heads);
         let base = params::Attention {
@@ -238,7 +239,7 @@ pub(super) fn backward(
         match d {
             Parts::Fused(_) => pass(&kernels::ATTENTION_KEYS, heads.kv_heads, dk, dv.start, 4),
             Parts::Split(_) => {
-                let both = empty(rows.len(), 2 * kv_cols);
+                let both = gpu.empty(rows.len(), 2 * kv_cols);
                 let (first, second) = (both.whole(), both.whole().shifted(kv_cols));
                 pass(&kernels::ATTENTION_KEYS, heads.kv_heads, first, second.start, 4);
                 store(c, &constants, first, dk, rows.len(), kv_cols);
@@ -249,21 +250,20 @@ pub(super) fn backward(
 }
 
 /// Tangents of a split projection are copied side by side: a kernel reads so many matrices and no more.
-#[allow(clippy::too_many_arguments)]
 pub(super) fn jvp(
-    c: &Context,
+    gpu: &Gpu,
     qkv: Qkv<&Tensor>,
     qkv_dot: Qkv<&Tensor>,
     lse: &Tensor,
     segments: &Segments,
     heads: &Heads,
     out_dot: &Tensor,
-    empty: Empty,
 ) {
+    let c = &gpu.context;
     let Some(block) = block_side(c, heads.width, 4, 2) else { return };
     let (constants, columns) = ([heads.width as u32, block as u32, 4], heads.columns());
     for (rows, segments) in groups(c, segments, columns.iter().sum()) {
-        let together = matches!(qkv_dot, Parts::Split(_)).then(|| empty(rows.len(), columns.iter().sum()));
+        let together = matches!(qkv_dot, Parts::Split(_)).then(|| gpu.empty(rows.len(), columns.iter().sum()));
         if let Some(together) = &together {
             let to = windows(Parts::Fused(together), heads, &(0..rows.len()));
             for ((from, to), cols) in windows(qkv_dot, heads, &rows).into_iter().zip(to).zip(columns) {

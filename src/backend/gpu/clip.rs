@@ -1,13 +1,15 @@
 //! Every sample's gradient norm, and clipping.
 
+use super::Gpu;
 use super::attention::groups;
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
 use super::mass::{self, LONG, deep, gathered, long_gram, product_roundings};
 use super::matmul::{Factor, Target, matmul};
 use super::params::{Clip, SampleNorm};
-use super::rows::{Empty, LANES, columns, row_dots, same_ids};
+use super::rows::{LANES, columns, row_dots, same_ids};
 use super::tensor::{Tensor, Window};
+use crate::backend::SampleNorms;
 use crate::ops::Segments;
 use crate::ops::clip::{ClipFunction, GAMMA, underflow};
 use crate::ops::sample_norm::COLUMNS;
@@ -72,70 +74,11 @@ fn fitting(c: &Context, segments: &Segments, columns: usize) -> Vec<(Range<usize
     segments.chunks(fit.max(1)).into_iter().map(chunk).filter(|(_, rows, ..)| !rows.is_empty()).collect()
 }
 
-/// [`crate::ops::sample_norm::add_outer`].
-pub(super) fn outer(
-    c: &Context,
-    x: &Tensor,
-    dy: &Tensor,
-    segments: &Segments,
-    squares: &Tensor,
-    first: usize,
-    empty: Empty,
-) {
-    for (samples, rows, segments, fits) in fitting(c, segments, x.cols.max(dy.cols)) {
-        if !fits {
-            long_outer(c, x, dy, rows, squares, first + samples.start, empty);
-            continue;
-        }
-        let (wx, wdy) = (x.window(rows.clone()), dy.window(rows));
-        let pass = |kernel: &'static Kernel, of: &dyn Fn(usize) -> Vec<(usize, usize)>, flops: f64| {
-            let (items, begins) = tiles(&segments, of);
-            let work = items.len() / 4;
-            if work == 0 {
-                return;
-            }
-            let sums = empty(1, work);
-            let params = SampleNorm { work: work as u32, ..factors_of(Some((wx, x.cols)), Some((wdy, dy.cols))) };
-            let args = [Arg::Rows(wx), Arg::Rows(wdy), Arg::Words(&items), Arg::Rows(sums.whole())];
-            c.run(kernel, &[], &args, &params, work, work as f64 * flops);
-            collect(c, &Partials { sums, begins }, squares, first + samples.start);
-        };
-        let area = (2 * TILE * TILE) as f64;
-        pass(
-            &kernels::SAMPLE_GRAM,
-            &|n| if ghost_is_cheaper(n, x.cols, dy.cols) { triangle(n.div_ceil(TILE)) } else { Vec::new() },
-            area * (x.cols + dy.cols) as f64,
-        );
-        let longest = segments.longest();
-        pass(
-            &kernels::SAMPLE_SQUARES,
-            &|n| match n {
-                0 => Vec::new(),
-                _ if ghost_is_cheaper(n, x.cols, dy.cols) => Vec::new(),
-                _ => rectangle(x.cols.div_ceil(TILE), dy.cols.div_ceil(TILE)),
-            },
-            area * longest as f64,
-        );
-    }
-    let rounding = |i: usize| {
-        let n = segments.range(i).len();
-        let error = if c.blocks(0..n, &[x.cols.max(dy.cols)]).len() > 1 {
-            long_gram(x.cols) + long_gram(dy.cols) + n.div_ceil(256) + gathered(4 * n)
-        } else if ghost_is_cheaper(n, x.cols, dy.cols) {
-            deep(x.cols) + deep(dy.cols) + gathered(n.div_ceil(TILE).pow(2))
-        } else {
-            2 * (n + 1) + gathered(x.cols.div_ceil(TILE) * dy.cols.div_ceil(TILE))
-        };
-        (product_roundings(c, n, &[x.cols, dy.cols]), error)
-    };
-    mass::add(c, (Some(x), dy), segments, squares, first, rounding, empty);
-}
-
 /// Both Gram matrices by the windowed product, for one sample with more rows than a binding shows.
-fn long_outer(c: &Context, x: &Tensor, dy: &Tensor, rows: Range<usize>, squares: &Tensor, at: usize, empty: Empty) {
-    let n = rows.len();
+fn long_outer(gpu: &Gpu, x: &Tensor, dy: &Tensor, rows: Range<usize>, squares: &Tensor, at: usize) {
+    let (c, n) = (&gpu.context, rows.len());
     let gram = |x: &Tensor| {
-        let g = empty(n, n);
+        let g = gpu.empty(n, n);
         c.clear(&g);
         for first in (0..x.cols).step_by(LONG) {
             let columns = first..(first + LONG).min(x.cols);
@@ -144,7 +87,7 @@ fn long_outer(c: &Context, x: &Tensor, dy: &Tensor, rows: Range<usize>, squares:
         }
         g
     };
-    let (gx, gdy, sums) = (gram(x), gram(dy), empty(n, 1));
+    let (gx, gdy, sums) = (gram(x), gram(dy), gpu.empty(n, 1));
     c.clear(&sums);
     row_dots(c, &gx, &gdy, &sums, 0);
     // A column's numbers lie four apart, with zeros between them.
@@ -158,104 +101,6 @@ fn triangle(n: usize) -> Vec<(usize, usize)> {
 
 fn rectangle(m: usize, n: usize) -> Vec<(usize, usize)> {
     (0..m).flat_map(|r| (0..n).map(move |s| (r, s))).collect()
-}
-
-/// [`crate::ops::sample_norm::add_rows`].
-pub(super) fn rows(
-    c: &Context,
-    ids: &[u32],
-    dy: &Tensor,
-    segments: &Segments,
-    squares: &Tensor,
-    first: usize,
-    empty: Empty,
-) {
-    for (samples, rows, segments, fits) in fitting(c, segments, dy.cols) {
-        if !fits {
-            // Says so.
-            groups(c, &segments, dy.cols);
-            return;
-        }
-        let from = dy.window(rows.clone());
-        let (mut order, mut lists, mut begins) = (Vec::new(), vec![0], vec![0]);
-        for range in segments.iter() {
-            let (own, own_lists) = same_ids(&ids[rows.start + range.start..rows.start + range.end]);
-            let before = order.len() as u32;
-            order.extend(own.iter().map(|&i| range.start as u32 + i));
-            lists.extend(own_lists[1..].iter().map(|&end| before + end));
-            begins.push(lists.len() as u32 - 1);
-        }
-        let work = lists.len() - 1;
-        let sums = empty(1, work);
-        let params = SampleNorm { work: work as u32, ..factors_of(Some((from, dy.cols)), None) };
-        let args = [Arg::Rows(from), Arg::Words(&lists), Arg::Words(&order), Arg::Rows(sums.whole())];
-        c.run(&kernels::SAMPLE_ROWS, &[], &args, &params, work, 0.0);
-        collect(c, &Partials { sums, begins }, squares, first + samples.start);
-    }
-    let windows = c.blocks(0..dy.rows, &[dy.cols]).len();
-    let rounding = |i: usize| {
-        let range = segments.range(i);
-        let (_, lists) = same_ids(&ids[range.clone()]);
-        let most = lists.windows(2).map(|ends| (ends[1] - ends[0]) as usize).max().unwrap_or(0);
-        (most + windows + 3, 2 * most + dy.cols.div_ceil(256) + gathered(range.len()))
-    };
-    mass::add(c, (None, dy), segments, squares, first, rounding, empty);
-}
-
-/// [`crate::ops::sample_norm::add_tied`]; the segments' rows lie from row `.2` on.
-pub(super) fn tied(
-    c: &Context,
-    (x, dy, head_row, heads): (&Tensor, &Tensor, usize, &Segments),
-    (ids, demb, row, segments): (&[u32], &Tensor, usize, &Segments),
-    squares: &Tensor,
-    first: usize,
-    empty: Empty,
-) {
-    assert_eq!(heads.len(), segments.len(), "the same samples");
-    // The longer of a sample's two.
-    let longest = Segments::from_lengths(heads.iter().zip(segments.iter()).map(|(a, b)| a.len().max(b.len())));
-    for (samples, _, _, fits) in fitting(c, &longest, x.cols.max(dy.cols)) {
-        let own = |from: usize, segments: &Segments| {
-            from + segments.offsets()[samples.start]..from + segments.offsets()[samples.end]
-        };
-        let (head, rows) = (own(head_row, heads), own(row, segments));
-        if head.is_empty() || rows.is_empty() {
-            continue;
-        }
-        if !fits {
-            long_tied(c, (x, dy, head), (ids, demb, rows), squares, first + samples.start, empty);
-            continue;
-        }
-        let (wx, wdy, wdemb) = (x.window(head.clone()), dy.window(head), demb.window(rows.clone()));
-        let (items, begins) = tied_tiles(&heads.slice(samples.clone()), &segments.slice(samples.clone()));
-        let work = items.len() / 8;
-        let sums = empty(1, work);
-        let params = SampleNorm {
-            work: work as u32,
-            start_c: wx.start,
-            line_c: wx.line,
-            ..factors_of(Some((wdy, dy.cols)), Some((wdemb, demb.cols)))
-        };
-        let args = [
-            Arg::Rows(wdy),
-            Arg::Rows(wdemb),
-            Arg::Words(&items),
-            Arg::Words(&ids[rows]),
-            Arg::Rows(wx),
-            Arg::Rows(sums.whole()),
-        ];
-        let flops = (work * 2 * TILE * TILE * dy.cols) as f64;
-        c.run(&kernels::SAMPLE_TIED, &[], &args, &params, work, flops);
-        collect(c, &Partials { sums, begins }, squares, first + samples.start);
-    }
-    // Of a long sample a term is rounded in the table's sums, the product with it and the rows' dots. Eight more, for the three squares that may
-    // cancel.
-    let rounding = |i: usize| {
-        let n = longest.range(i).len();
-        let long = 2 * n + dy.cols.div_ceil(256) + gathered(4 * n);
-        (0, (deep(dy.cols) + gathered(n.div_ceil(TILE).pow(2))).max(long) + 8)
-    };
-    mass::add_bounds(c, (&empty(1, 4), &vec![0; segments.len() + 1]), segments, squares, first, (rounding, 1.0));
 }
 
 /// Tiles of the products of every sample's rows of the head with its rows of the embedding, eight numbers each, and where each sample's begin.
@@ -272,15 +117,15 @@ fn tied_tiles(heads: &Segments, segments: &Segments) -> (Vec<u32>, Vec<u32>) {
 
 /// One sample with more rows of logits than a binding shows: `2 <x E, dy>` by rows, with E the embedding's gradient.
 fn long_tied(
-    c: &Context,
+    gpu: &Gpu,
     (x, dy, head): (&Tensor, &Tensor, Range<usize>),
     (ids, demb, rows): (&[u32], &Tensor, Range<usize>),
     squares: &Tensor,
     at: usize,
-    empty: Empty,
 ) {
-    let n = head.len();
-    let (table, along, own, sums) = (empty(x.cols, dy.cols), empty(n, dy.cols), empty(n, dy.cols), empty(n, 1));
+    let (c, n) = (&gpu.context, head.len());
+    let [table, along, own] = [x.cols, n, n].map(|rows| gpu.empty(rows, dy.cols));
+    let sums = gpu.empty(n, 1);
     c.clear(&table);
     c.clear(&sums);
     super::rows::scatter(c, ids, demb, rows, &table);
@@ -292,69 +137,8 @@ fn long_tied(
     collect(c, &Partials { sums, begins: vec![0, 4 * n as u32] }, squares, at);
 }
 
-/// [`crate::ops::sample_norm::segment_sums`].
-pub(super) fn segment_sums(c: &Context, dy: &Tensor, segments: &Segments, sums: &Tensor, empty: Empty) {
-    // What has no rows is not visited, and what has too many for a binding is added up.
-    c.clear(sums);
-    let parts = (dy.line() / 4).div_ceil(LANES);
-    for (samples, rows, segments, fits) in fitting(c, segments, dy.cols) {
-        if !fits {
-            columns(c, dy, rows, sums, samples.start, empty);
-            continue;
-        }
-        let (from, to) = (dy.window(rows), sums.window(samples.clone()));
-        let begins: Vec<u32> = segments.offsets().iter().map(|&o| o as u32).collect();
-        let params = SampleNorm {
-            work: samples.len() as u32,
-            start_out: to.start,
-            parts: parts as u32,
-            ..factors_of(Some((from, dy.cols)), None)
-        };
-        let args = [Arg::Rows(from), Arg::Words(&begins), Arg::Rows(to)];
-        let flops = (segments.rows() * dy.cols) as f64;
-        c.run(&kernels::SEGMENT_SUMS, &[], &args, &params, samples.len() * parts, flops);
-    }
-}
-
-/// [`crate::ops::clip::bounds`].
-pub(super) fn bounds(c: &Context, norms: &Tensor, squares: &Tensor) {
-    assert_eq!((norms.rows, norms.cols), (squares.rows, COLUMNS), "the columns of each sample's norms");
-    let up = 1.0 + 4.0 * f64::from(f32::EPSILON);
-    for rows in c.blocks(0..squares.rows, &[1]) {
-        let (x, from) = (squares.window(rows.clone()), norms.window(rows.clone()));
-        let (count, start_x, start_factors) = (rows.len() as u32, x.start, from.start);
-        let params = Clip { count, line: 1, start_x, start_factors, up: up as f32, ..Default::default() };
-        let args = [Arg::Rows(x), Arg::Rows(from)];
-        c.run(&kernels::NORM_BOUNDS, &[], &args, &params, rows.len().div_ceil(LANES), 0.0);
-    }
-}
-
-/// [`crate::ops::clip::factors`].
-pub(super) fn factors(c: &Context, function: ClipFunction, bound: f64, squares: &Tensor) {
-    let (kind, gamma) = match function {
-        ClipFunction::Abadi => (0, 1e-6 + underflow::<f32>()),
-        ClipFunction::Automatic => (1, GAMMA + underflow::<f32>()),
-        ClipFunction::None => (2, 0.0),
-    };
-    let up = 1.0 + SLACK * f32::EPSILON as f64;
-    for rows in c.blocks(0..squares.rows, &[1]) {
-        let x = squares.window(rows.clone());
-        let params = Clip {
-            count: rows.len() as u32,
-            line: 1,
-            start_x: x.start,
-            start_factors: 0,
-            kind,
-            bound: bound as f32,
-            gamma: gamma as f32,
-            up: up as f32,
-        };
-        c.run(&kernels::CLIP_FACTORS, &[], &[Arg::Rows(x)], &params, rows.len().div_ceil(LANES), 0.0);
-    }
-}
-
 /// [`crate::ops::clip::scale_rows`] or, unless `scale`, [`crate::ops::clip::drop_rows`].
-pub(super) fn clip_rows(c: &Context, x: &Tensor, segments: &Segments, factors: &Tensor, first: usize, scale: bool) {
+fn clip_rows(c: &Context, x: &Tensor, segments: &Segments, factors: &Tensor, first: usize, scale: bool) {
     let owners: Vec<u32> = segments.iter().enumerate().flat_map(|(i, r)| r.map(move |_| i as u32)).collect();
     let factors = factors.window(first..first + segments.len());
     for rows in c.blocks(0..x.rows, &[x.cols]) {
@@ -370,5 +154,222 @@ pub(super) fn clip_rows(c: &Context, x: &Tensor, segments: &Segments, factors: &
         };
         let args = [Arg::Rows(to), Arg::Rows(factors), Arg::Words(&owners[rows])];
         c.run(&kernels::CLIP_ROWS, &[], &args, &params, count.div_ceil(LANES), count as f64 * 4.0);
+    }
+}
+
+impl SampleNorms for Gpu {
+    fn add_outer_squares(&self, x: &Tensor, dy: &Tensor, segments: &Segments, squares: &mut Tensor, first: usize) {
+        let c = &self.context;
+        for (samples, rows, segments, fits) in fitting(c, segments, x.cols.max(dy.cols)) {
+            if !fits {
+                long_outer(self, x, dy, rows, squares, first + samples.start);
+                continue;
+            }
+            let (wx, wdy) = (x.window(rows.clone()), dy.window(rows));
+            let pass = |kernel: &'static Kernel, of: &dyn Fn(usize) -> Vec<(usize, usize)>, flops: f64| {
+                let (items, begins) = tiles(&segments, of);
+                let work = items.len() / 4;
+                if work == 0 {
+                    return;
+                }
+                let sums = self.empty(1, work);
+                let params = SampleNorm { work: work as u32, ..factors_of(Some((wx, x.cols)), Some((wdy, dy.cols))) };
+                let args = [Arg::Rows(wx), Arg::Rows(wdy), Arg::Words(&items), Arg::Rows(sums.whole())];
+                c.run(kernel, &[], &args, &params, work, work as f64 * flops);
+                collect(c, &Partials { sums, begins }, squares, first + samples.start);
+            };
+            let area = (2 * TILE * TILE) as f64;
+            pass(
+                &kernels::SAMPLE_GRAM,
+                &|n| if ghost_is_cheaper(n, x.cols, dy.cols) { triangle(n.div_ceil(TILE)) } else { Vec::new() },
+                area * (x.cols + dy.cols) as f64,
+            );
+            let longest = segments.longest();
+            pass(
+                &kernels::SAMPLE_SQUARES,
+                &|n| match n {
+                    0 => Vec::new(),
+                    _ if ghost_is_cheaper(n, x.cols, dy.cols) => Vec::new(),
+                    _ => rectangle(x.cols.div_ceil(TILE), dy.cols.div_ceil(TILE)),
+                },
+                area * longest as f64,
+            );
+        }
+        let rounding = |i: usize| {
+            let n = segments.range(i).len();
+            let error = if c.blocks(0..n, &[x.cols.max(dy.cols)]).len() > 1 {
+                long_gram(x.cols) + long_gram(dy.cols) + n.div_ceil(256) + gathered(4 * n)
+            } else if ghost_is_cheaper(n, x.cols, dy.cols) {
+                deep(x.cols) + deep(dy.cols) + gathered(n.div_ceil(TILE).pow(2))
+            } else {
+                2 * (n + 1) + gathered(x.cols.div_ceil(TILE) * dy.cols.div_ceil(TILE))
+            };
+            (product_roundings(c, n, &[x.cols, dy.cols]), error)
+        };
+        mass::add(self, (Some(x), dy), segments, squares, first, rounding);
+    }
+
+    fn add_row_squares(&self, ids: &[u32], dy: &Tensor, segments: &Segments, squares: &mut Tensor, first: usize) {
+        let c = &self.context;
+        for (samples, rows, segments, fits) in fitting(c, segments, dy.cols) {
+            if !fits {
+                // Says so.
+                groups(c, &segments, dy.cols);
+                return;
+            }
+            let from = dy.window(rows.clone());
+            let (mut order, mut lists, mut begins) = (Vec::new(), vec![0], vec![0]);
+            for range in segments.iter() {
+                let (own, own_lists) = same_ids(&ids[rows.start + range.start..rows.start + range.end]);
+                let before = order.len() as u32;
+                order.extend(own.iter().map(|&i| range.start as u32 + i));
+                lists.extend(own_lists[1..].iter().map(|&end| before + end));
+                begins.push(lists.len() as u32 - 1);
+            }
+            let work = lists.len() - 1;
+            let sums = self.empty(1, work);
+            let params = SampleNorm { work: work as u32, ..factors_of(Some((from, dy.cols)), None) };
+            let args = [Arg::Rows(from), Arg::Words(&lists), Arg::Words(&order), Arg::Rows(sums.whole())];
+            c.run(&kernels::SAMPLE_ROWS, &[], &args, &params, work, 0.0);
+            collect(c, &Partials { sums, begins }, squares, first + samples.start);
+        }
+        let windows = c.blocks(0..dy.rows, &[dy.cols]).len();
+        let rounding = |i: usize| {
+            let range = segments.range(i);
+            let (_, lists) = same_ids(&ids[range.clone()]);
+            let most = lists.windows(2).map(|ends| (ends[1] - ends[0]) as usize).max().unwrap_or(0);
+            (most + windows + 3, 2 * most + dy.cols.div_ceil(256) + gathered(range.len()))
+        };
+        mass::add(self, (None, dy), segments, squares, first, rounding);
+    }
+
+    fn add_tied_squares(
+        &self,
+        (x, dy, head_row, heads): (&Tensor, &Tensor, usize, &Segments),
+        (ids, demb, row, segments): (&[u32], &Tensor, usize, &Segments),
+        squares: &mut Tensor,
+        first: usize,
+    ) {
+        let c = &self.context;
+        assert_eq!(heads.len(), segments.len(), "the same samples");
+        // The longer of a sample's two.
+        let longest = Segments::from_lengths(heads.iter().zip(segments.iter()).map(|(a, b)| a.len().max(b.len())));
+        for (samples, _, _, fits) in fitting(c, &longest, x.cols.max(dy.cols)) {
+            let own = |from: usize, segments: &Segments| {
+                from + segments.offsets()[samples.start]..from + segments.offsets()[samples.end]
+            };
+            let (head, rows) = (own(head_row, heads), own(row, segments));
+            if head.is_empty() || rows.is_empty() {
+                continue;
+            }
+            if !fits {
+                long_tied(self, (x, dy, head), (ids, demb, rows), squares, first + samples.start);
+                continue;
+            }
+            let (wx, wdy, wdemb) = (x.window(head.clone()), dy.window(head), demb.window(rows.clone()));
+            let (items, begins) = tied_tiles(&heads.slice(samples.clone()), &segments.slice(samples.clone()));
+            let work = items.len() / 8;
+            let sums = self.empty(1, work);
+            let params = SampleNorm {
+                work: work as u32,
+                start_c: wx.start,
+                line_c: wx.line,
+                ..factors_of(Some((wdy, dy.cols)), Some((wdemb, demb.cols)))
+            };
+            let args = [
+                Arg::Rows(wdy),
+                Arg::Rows(wdemb),
+                Arg::Words(&items),
+                Arg::Words(&ids[rows]),
+                Arg::Rows(wx),
+                Arg::Rows(sums.whole()),
+            ];
+            let flops = (work * 2 * TILE * TILE * dy.cols) as f64;
+            c.run(&kernels::SAMPLE_TIED, &[], &args, &params, work, flops);
+            collect(c, &Partials { sums, begins }, squares, first + samples.start);
+        }
+        // Of a long sample a term is rounded in the table's sums, the product with it and the rows' dots. Eight more, for the three squares that may
+        // cancel.
+        let rounding = |i: usize| {
+            let n = longest.range(i).len();
+            let long = 2 * n + dy.cols.div_ceil(256) + gathered(4 * n);
+            (0, (deep(dy.cols) + gathered(n.div_ceil(TILE).pow(2))).max(long) + 8)
+        };
+        mass::add_bounds(
+            c,
+            (&self.empty(1, 4), &vec![0; segments.len() + 1]),
+            segments,
+            squares,
+            first,
+            (rounding, 1.0),
+        );
+    }
+
+    fn segment_sums(&self, dy: &Tensor, segments: &Segments) -> Tensor {
+        let (c, sums) = (&self.context, self.empty(segments.len(), dy.cols));
+        // What has no rows is not visited, and what has too many for a binding is added up.
+        c.clear(&sums);
+        let parts = (dy.line() / 4).div_ceil(LANES);
+        for (samples, rows, segments, fits) in fitting(c, segments, dy.cols) {
+            if !fits {
+                columns(self, dy, rows, &sums, samples.start);
+                continue;
+            }
+            let (from, to) = (dy.window(rows), sums.window(samples.clone()));
+            let begins: Vec<u32> = segments.offsets().iter().map(|&o| o as u32).collect();
+            let params = SampleNorm {
+                work: samples.len() as u32,
+                start_out: to.start,
+                parts: parts as u32,
+                ..factors_of(Some((from, dy.cols)), None)
+            };
+            let args = [Arg::Rows(from), Arg::Words(&begins), Arg::Rows(to)];
+            let flops = (segments.rows() * dy.cols) as f64;
+            c.run(&kernels::SEGMENT_SUMS, &[], &args, &params, samples.len() * parts, flops);
+        }
+        sums
+    }
+
+    fn add_norm_bounds(&self, norms: &Tensor, squares: &mut Tensor) {
+        assert_eq!((norms.rows, norms.cols), (squares.rows, COLUMNS), "the columns of each sample's norms");
+        let up = 1.0 + 4.0 * f64::from(f32::EPSILON);
+        for rows in self.context.blocks(0..squares.rows, &[1]) {
+            let (x, from) = (squares.window(rows.clone()), norms.window(rows.clone()));
+            let (count, start_x, start_factors) = (rows.len() as u32, x.start, from.start);
+            let params = Clip { count, line: 1, start_x, start_factors, up: up as f32, ..Default::default() };
+            let args = [Arg::Rows(x), Arg::Rows(from)];
+            self.context.run(&kernels::NORM_BOUNDS, &[], &args, &params, rows.len().div_ceil(LANES), 0.0);
+        }
+    }
+
+    fn clip_factors(&self, function: ClipFunction, bound: f64, squares: &mut Tensor) {
+        let (kind, gamma) = match function {
+            ClipFunction::Abadi => (0, 1e-6 + underflow::<f32>()),
+            ClipFunction::Automatic => (1, GAMMA + underflow::<f32>()),
+            ClipFunction::None => (2, 0.0),
+        };
+        let up = 1.0 + SLACK * f32::EPSILON as f64;
+        for rows in self.context.blocks(0..squares.rows, &[1]) {
+            let x = squares.window(rows.clone());
+            let params = Clip {
+                count: rows.len() as u32,
+                line: 1,
+                start_x: x.start,
+                start_factors: 0,
+                kind,
+                bound: bound as f32,
+                gamma: gamma as f32,
+                up: up as f32,
+            };
+            self.context.run(&kernels::CLIP_FACTORS, &[], &[Arg::Rows(x)], &params, rows.len().div_ceil(LANES), 0.0);
+        }
+    }
+
+    fn scale_rows(&self, x: &mut Tensor, segments: &Segments, factors: &Tensor, first: usize) {
+        clip_rows(&self.context, x, segments, factors, first, true);
+    }
+
+    fn drop_rows(&self, x: &mut Tensor, segments: &Segments, factors: &Tensor, first: usize) {
+        clip_rows(&self.context, x, segments, factors, first, false);
     }
 }

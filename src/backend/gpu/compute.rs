@@ -1,17 +1,43 @@
 //! [`Compute`] on the GPU: each op names its windows and its kernel.
 
 use super::context::Arg;
+use super::kernels::{self, Kernel};
 use super::matmul::{Factor, Target, matmul};
-use super::params::{CrossEntropy, TokenStats};
+use super::params::Logits;
 use super::tensor::Window;
-use super::{Gpu, Tensor, attention, gated, kernels, norm, rows, update};
-use crate::backend::{Compute, Memory};
+use super::{Gpu, Tensor, attention, gated, norm, rows};
+use crate::backend::{Compute, Memory, Updates};
 use crate::ops::{Activation, GateUp, Heads, Order, Parts, Qkv, Segments, rms_norm};
 use std::ops::Range;
 
 impl Gpu {
     fn matmul(&self, a: Factor, b: Factor, bias: Option<&Tensor>, c: Target) {
         matmul(&self.context, a, b, bias, c);
+    }
+
+    /// A workgroup for each of the first `count` rows of the logits, with `each` operations a number; what it gives goes to rows `first..` of `out`. `args`
+    /// are those of a window of rows of the two.
+    fn each_row<'a>(
+        &self,
+        kernel: &'static Kernel,
+        each: f64,
+        (logits, count): (&'a Tensor, usize),
+        (out, first): (&'a Tensor, usize),
+        args: impl Fn(Range<usize>, Window<'a>, Window<'a>) -> Vec<Arg<'a>>,
+    ) {
+        for rows in self.context.blocks(0..count, &[logits.cols]) {
+            let (from, to) = (logits.window(rows.clone()), out.window(first + rows.start..first + rows.end));
+            let params = Logits {
+                rows: rows.len() as u32,
+                cols: logits.cols as u32,
+                line: from.line / 4,
+                start_logits: from.start,
+                start_out: to.start,
+                first: rows.start as u32,
+            };
+            let (count, flops) = (rows.len(), each * (rows.len() * logits.cols) as f64);
+            self.context.run(kernel, &[], &args(rows, from, to), &params, count, flops);
+        }
     }
 }
 
@@ -42,7 +68,7 @@ impl Compute for Gpu {
 
     fn norm(&self, x: &Tensor, gain: &Tensor, bias: &Tensor, eps: f64) -> (Tensor, Tensor) {
         let (y, stats) = (self.empty(x.rows, x.cols), self.empty(x.rows, 2));
-        norm::layer(&self.context, x, (gain, bias), eps, &y, &stats);
+        norm::forward(&self.context, x, gain, Some(bias), eps, &y, &stats);
         (y, stats)
     }
 
@@ -65,7 +91,7 @@ impl Compute for Gpu {
 
     fn rms_norm(&self, x: &Tensor, gain: &Tensor, eps: f64) -> (Tensor, Tensor) {
         let (y, stats) = (self.empty(x.rows, x.cols), self.empty(x.rows, rms_norm::groups(x.cols, gain.cols)));
-        norm::rms(&self.context, x, gain, eps, &y, &stats);
+        norm::forward(&self.context, x, gain, None, eps, &y, &stats);
         (y, stats)
     }
 
@@ -78,7 +104,7 @@ impl Compute for Gpu {
         dgain: bool,
         dx: &mut Tensor,
     ) {
-        norm::rms_backward(&self.context, dy, x, stats, gain, dgain, dx);
+        norm::backward(&self.context, (&kernels::RMS_NORM_BACKWARD, 10.0), dy, (x, stats), gain, dgain, dx);
     }
 
     fn rms_norm_jvp(
@@ -90,7 +116,7 @@ impl Compute for Gpu {
         gain_dot: Option<&Tensor>,
     ) -> Tensor {
         let y_dot = self.empty(x.rows, x.cols);
-        norm::rms_jvp(&self.context, (x, x_dot), stats, gain, gain_dot, &y_dot);
+        norm::jvp(&self.context, (&kernels::RMS_NORM_JVP, 10.0), (x, x_dot), stats, gain, &[gain_dot], &y_dot);
         y_dot
     }
 
@@ -130,8 +156,8 @@ impl Compute for Gpu {
     }
 
     fn scaled(&self, x: &Tensor, by: f32) -> Tensor {
-        let y = self.zeros(x.rows, x.cols);
-        update::subtract(&self.context, &y, x, 0, -by);
+        let mut y = self.zeros(x.rows, x.cols);
+        self.subtract(&mut y, x, 0, -by);
         y
     }
 
@@ -142,14 +168,9 @@ impl Compute for Gpu {
     }
 
     fn cross_entropy(&self, logits: &Tensor, targets: &[u32], losses: &mut Tensor, first: usize) {
-        for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
-            let from = logits.window(rows.clone());
-            let to = losses.window(first + rows.start..first + rows.end);
-            let params = cross_entropy(&from, &to, logits.cols, &rows);
-            let args = [Arg::Rows(from), Arg::Words(targets), Arg::Rows(to)];
-            let flops = 10.0 * (rows.len() * logits.cols) as f64;
-            self.context.run(&kernels::CROSS_ENTROPY, &[], &args, &params, rows.len(), flops);
-        }
+        self.each_row(&kernels::CROSS_ENTROPY, 10.0, (logits, targets.len()), (losses, first), |_, from, to| {
+            vec![Arg::Rows(from), Arg::Words(targets), Arg::Rows(to)]
+        });
     }
 
     fn cross_entropy_backward(
@@ -161,14 +182,13 @@ impl Compute for Gpu {
         first: usize,
     ) {
         let weights: &[u32] = bytemuck::cast_slice(weights);
-        for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
-            let from = logits.window(rows.clone());
-            let to = losses.window(first + rows.start..first + rows.end);
-            let params = cross_entropy(&from, &to, logits.cols, &rows);
-            let args = [Arg::Words(targets), Arg::Rows(to), Arg::Words(weights), Arg::Rows(from)];
-            let flops = 20.0 * (rows.len() * logits.cols) as f64;
-            self.context.run(&kernels::CROSS_ENTROPY_BACKWARD, &[], &args, &params, rows.len(), flops);
-        }
+        self.each_row(
+            &kernels::CROSS_ENTROPY_BACKWARD,
+            20.0,
+            (logits, targets.len()),
+            (losses, first),
+            |_, from, to| vec![Arg::Words(targets), Arg::Rows(to), Arg::Words(weights), Arg::Rows(from)],
+        );
     }
 
     fn head_input(&self, dlogits: &Tensor, w: &Tensor, dh: &mut Tensor, first: usize) {
@@ -187,7 +207,7 @@ impl Compute for Gpu {
     }
 
     fn norm_backward(&self, dy: &mut Tensor, x: &Tensor, stats: &Tensor, gain: &Tensor, dgain: bool, dx: &mut Tensor) {
-        norm::layer_backward(&self.context, dy, x, stats, gain, dgain, dx);
+        norm::backward(&self.context, (&kernels::NORM_BACKWARD, 14.0), dy, (x, stats), gain, dgain, dx);
     }
 
     fn attention_backward(
@@ -200,8 +220,7 @@ impl Compute for Gpu {
         heads: &Heads,
     ) -> Qkv<Tensor> {
         let d = qkv.map(|x| self.empty(x.rows, x.cols));
-        let empty = |rows, cols| self.empty(rows, cols);
-        attention::backward(&self.context, (dout, out, lse), qkv, segments, heads, d.as_ref(), &empty);
+        attention::backward(self, (dout, out, lse), qkv, segments, heads, d.as_ref());
         d
     }
 
@@ -220,7 +239,7 @@ impl Compute for Gpu {
     }
 
     fn add_columns(&self, dy: &Tensor, rows: Range<usize>, out: &mut Tensor) {
-        rows::columns(&self.context, dy, rows, out, 0, &|rows, cols| self.empty(rows, cols));
+        rows::columns(self, dy, rows, out, 0);
     }
 
     fn add_matmul(&self, x: &Tensor, first: usize, w: &Tensor, y: &mut Tensor) {
@@ -256,7 +275,8 @@ impl Compute for Gpu {
         bias_dot: Option<&Tensor>,
     ) -> Tensor {
         let y_dot = self.empty(x.rows, x.cols);
-        norm::layer_jvp(&self.context, (x, x_dot), stats, gain, (gain_dot, bias_dot), &y_dot);
+        let dots = [gain_dot, bias_dot];
+        norm::jvp(&self.context, (&kernels::NORM_JVP, 14.0), (x, x_dot), stats, gain, &dots, &y_dot);
         y_dot
     }
 
@@ -269,8 +289,7 @@ impl Compute for Gpu {
         heads: &Heads,
     ) -> Tensor {
         let out_dot = self.empty(segments.rows(), heads.heads * heads.width);
-        let empty = |rows, cols| self.empty(rows, cols);
-        attention::jvp(&self.context, qkv, qkv_dot, lse, segments, heads, &out_dot, &empty);
+        attention::jvp(self, qkv, qkv_dot, lse, segments, heads, &out_dot);
         out_dot
     }
 
@@ -282,14 +301,16 @@ impl Compute for Gpu {
         losses_dot: &mut Tensor,
         first: usize,
     ) {
-        for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
-            let (from, dot) = (logits.window(rows.clone()), logits_dot.window(rows.clone()));
-            let to = losses_dot.window(first + rows.start..first + rows.end);
-            let params = CrossEntropy { start_dot: dot.start, ..cross_entropy(&from, &to, logits.cols, &rows) };
-            let args = [Arg::Rows(from), Arg::Words(targets), Arg::Rows(to), Arg::Rows(dot)];
-            let flops = 12.0 * (rows.len() * logits.cols) as f64;
-            self.context.run(&kernels::CROSS_ENTROPY_JVP, &[], &args, &params, rows.len(), flops);
-        }
+        assert_eq!(logits.cols, logits_dot.cols, "columns of logits and their tangents");
+        self.each_row(
+            &kernels::CROSS_ENTROPY_JVP,
+            12.0,
+            (logits, targets.len()),
+            (losses_dot, first),
+            |rows, from, to| {
+                vec![Arg::Rows(from), Arg::Words(targets), Arg::Rows(to), Arg::Rows(logits_dot.window(rows))]
+            },
+        );
     }
 
     fn attention_cached(
@@ -308,33 +329,8 @@ impl Compute for Gpu {
 
     fn token_stats(&self, logits: &Tensor, targets: &[u32], stats: &mut Tensor, first: usize) {
         assert_eq!(stats.cols, 4, "statistics a row");
-        for rows in self.context.blocks(0..targets.len(), &[logits.cols]) {
-            let from = logits.window(rows.clone());
-            let to = stats.window(first + rows.start..first + rows.end);
-            let params = TokenStats {
-                rows: rows.len() as u32,
-                cols: logits.cols as u32,
-                line: from.line / 4,
-                start_logits: from.start,
-                start_stats: to.start,
-                first: rows.start as u32,
-            };
-            let args = [Arg::Rows(from), Arg::Words(targets), Arg::Rows(to)];
-            let flops = 40.0 * (rows.len() * logits.cols) as f64;
-            self.context.run(&kernels::TOKEN_STATS, &[], &args, &params, rows.len(), flops);
-        }
-    }
-}
-
-/// Rows `rows` of the logits, which lie in `from`, and their losses in `to`.
-fn cross_entropy(from: &Window, to: &Window, cols: usize, rows: &Range<usize>) -> CrossEntropy {
-    CrossEntropy {
-        rows: rows.len() as u32,
-        cols: cols as u32,
-        line: from.line / 4,
-        start_logits: from.start,
-        start_dot: 0,
-        start_losses: to.start,
-        first: rows.start as u32,
+        self.each_row(&kernels::TOKEN_STATS, 40.0, (logits, targets.len()), (stats, first), |_, from, to| {
+            vec![Arg::Rows(from), Arg::Words(targets), Arg::Rows(to)]
+        });
     }
 }

@@ -23,6 +23,7 @@ const STAGING: usize = 32 << 20;
 const MAX_GROUPS: usize = 65_535;
 
 /// An argument of a kernel.
+#[derive(Clone, Copy)]
 pub(super) enum Arg<'a> {
     /// Rows of a tensor.
     Rows(Window<'a>),

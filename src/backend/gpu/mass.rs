@@ -2,11 +2,11 @@
 //! square, whose derivation stands there. Everything here is computed in f32: the counts of roundings are those of the kernels, in whose
 //! order drivers are taken to add.
 
+use super::Gpu;
 use super::clip::factors_of;
 use super::context::{Arg, Context};
 use super::kernels;
 use super::params::SampleNorm;
-use super::rows::Empty;
 use super::tensor::Tensor;
 use crate::ops::Segments;
 use crate::ops::sample_norm::gamma;
@@ -51,19 +51,18 @@ pub(super) type Rounding = (usize, usize);
 /// The masses of every sample's rows, `|x_t| |dy_t|` or `|dy_t|` alone, and the bounds of sample i's `rounding(i)`, onto rows `first..`
 /// of `norms`.
 pub(super) fn add(
-    c: &Context,
+    gpu: &Gpu,
     (x, dy): (Option<&Tensor>, &Tensor),
     segments: &Segments,
     norms: &Tensor,
     first: usize,
     rounding: impl Fn(usize) -> Rounding,
-    empty: Empty,
 ) {
-    let n = segments.rows();
+    let (c, n) = (&gpu.context, segments.rows());
     if n == 0 {
         return;
     }
-    let sums = empty(1, n);
+    let sums = gpu.empty(1, n);
     let widest = dy.cols.max(x.map_or(0, |x| x.cols));
     for rows in c.blocks(0..n, &[widest]) {
         let own = dy.window(rows.clone());

@@ -27,14 +27,12 @@ mod params;
 mod pool;
 mod recorder;
 mod rows;
-mod sample_norms;
 mod sketch;
 mod sketches;
 mod tensor;
 #[cfg(test)]
 mod tests;
 mod update;
-mod updates;
 
 pub use adapter::{ADAPTER_VARIABLE, AdapterInfo, adapters, preferred};
 pub use kernels::sources;

@@ -2,21 +2,23 @@
 
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
-use super::params::{self, Params};
+use super::params;
 use super::rows::LANES;
 use super::tensor::{Tensor, Window};
 use crate::ops::rms_norm::groups;
 use std::ops::Range;
 
-/// Rows of a norm's input, with its gain and their statistics: what all its shaders are given.
+/// A norm's kernel, and how many operations it takes a number.
+type Cost = (&'static Kernel, f64);
+
+/// Rows of a norm's input, with its gain and their statistics, and what all shaders of both norms are told of them.
 struct Block<'a> {
     rows: Range<usize>,
     cols: usize,
-    /// Columns that the gain has: all of them, or those of a group.
-    width: usize,
     x: Window<'a>,
     gain: Window<'a>,
     stats: Window<'a>,
+    params: params::Norm,
 }
 
 fn blocks<'a>(
@@ -25,13 +27,21 @@ fn blocks<'a>(
     gain: &'a Tensor,
     stats: &'a Tensor,
 ) -> impl Iterator<Item = Block<'a>> + use<'a> {
-    c.blocks(0..x.rows, &[x.cols]).into_iter().map(|rows| Block {
-        cols: x.cols,
-        width: gain.cols,
-        x: x.window(rows.clone()),
-        gain: gain.whole(),
-        stats: stats.window(rows.clone()),
-        rows,
+    c.blocks(0..x.rows, &[x.cols]).into_iter().map(|rows| {
+        let (cols, width) = (x.cols, gain.cols);
+        let [x, gain, stats] = [x.window(rows.clone()), gain.whole(), stats.window(rows.clone())];
+        let params = params::Norm {
+            rows: rows.len() as u32,
+            groups: groups(cols, width) as u32,
+            width: width as u32,
+            line: x.line,
+            start_x: x.start,
+            start_gain: gain.start,
+            start_stats: stats.start,
+            line_stats: stats.line,
+            ..Default::default()
+        };
+        Block { rows, cols, x, gain, stats, params }
     })
 }
 
@@ -41,140 +51,69 @@ impl Block<'_> {
         tensor.window(self.rows.clone())
     }
 
-    /// What all three of the layer norm's shaders are told.
-    fn layer(&self) -> params::Norm {
-        params::Norm {
-            rows: self.rows.len() as u32,
-            cols: self.cols as u32,
-            line: self.x.line / 4,
-            start_x: self.x.start,
-            start_stats: self.stats.start,
-            start_gain: self.gain.start,
-            ..Default::default()
-        }
-    }
-
-    /// What all three of the root mean square norm's shaders are told.
-    fn rms(&self) -> params::RmsNorm {
-        params::RmsNorm {
-            rows: self.rows.len() as u32,
-            groups: groups(self.cols, self.width) as u32,
-            width: self.width as u32,
-            line: self.x.line,
-            x_start: self.x.start,
-            gain_start: self.gain.start,
-            stats_start: self.stats.start,
-            stats_line: self.stats.line,
-            ..Default::default()
-        }
-    }
-
-    /// A workgroup for every group of every row, and so many operations a number.
-    fn run(&self, c: &Context, kernel: &'static Kernel, args: &[Arg], params: &impl Params, each: f64) {
-        let (rows, groups) = (self.rows.len(), groups(self.cols, self.width));
-        c.run(kernel, &[], args, params, rows * groups, each * (rows * self.cols) as f64);
+    /// A workgroup for every group of every row.
+    fn run(&self, c: &Context, (kernel, each): Cost, args: &[Arg], params: params::Norm) {
+        let groups = self.rows.len() * params.groups as usize;
+        c.run(kernel, &[], args, &params, groups, each * (self.rows.len() * self.cols) as f64);
     }
 }
 
-/// A tensor that may be missing.
-fn optional(tensor: Option<&Tensor>) -> Arg<'_> {
-    tensor.map_or(Arg::Nothing, |t| Arg::Rows(t.whole()))
-}
-
-pub(super) fn layer(c: &Context, x: &Tensor, (gain, bias): (&Tensor, &Tensor), eps: f64, y: &Tensor, stats: &Tensor) {
-    for block in blocks(c, x, gain, stats) {
-        let (bias, to) = (bias.whole(), block.of(y));
-        let params = params::Norm { eps: eps as f32, start_bias: bias.start, start_y: to.start, ..block.layer() };
-        let args = [block.x, block.gain, bias, to, block.stats].map(Arg::Rows);
-        block.run(c, &kernels::NORM, &args, &params, 8.0);
-    }
-}
-
-pub(super) fn layer_backward(
+/// The layer norm with a bias, the root mean square norm without.
+pub(super) fn forward(
     c: &Context,
-    dy: &Tensor,
     x: &Tensor,
+    gain: &Tensor,
+    bias: Option<&Tensor>,
+    eps: f64,
+    y: &Tensor,
     stats: &Tensor,
+) {
+    let kernel = if bias.is_some() { (&kernels::NORM, 8.0) } else { (&kernels::RMS_NORM, 5.0) };
+    for block in blocks(c, x, gain, stats) {
+        let (bias, to) = (bias.map(Tensor::whole), block.of(y));
+        let start_bias = bias.map_or(0, |bias| bias.start);
+        let params = params::Norm { eps: eps as f32, start_bias, start_y: to.start, ..block.params };
+        let given = [block.x, block.gain].into_iter().chain(bias);
+        let args: Vec<Arg> = given.chain([to, block.stats]).map(Arg::Rows).collect();
+        block.run(c, kernel, &args, params);
+    }
+}
+
+pub(super) fn backward(
+    c: &Context,
+    kernel: Cost,
+    dy: &Tensor,
+    (x, stats): (&Tensor, &Tensor),
     gain: &Tensor,
     dgain: bool,
     dx: &Tensor,
 ) {
     for block in blocks(c, x, gain, stats) {
         let (grad, to) = (block.of(dy), block.of(dx));
-        let params = params::Norm { start_y: grad.start, start_dx: to.start, flags: dgain as u32, ..block.layer() };
+        let params = params::Norm { start_y: grad.start, start_dx: to.start, flags: dgain as u32, ..block.params };
         let args = [block.x, block.gain, block.stats, grad, to].map(Arg::Rows);
-        block.run(c, &kernels::NORM_BACKWARD, &args, &params, 14.0);
+        block.run(c, kernel, &args, params);
     }
 }
 
-pub(super) fn layer_jvp(
+/// `dots`: the tangents of the gain and, of a layer norm, of the bias.
+pub(super) fn jvp(
     c: &Context,
+    kernel: Cost,
     (x, x_dot): (&Tensor, &Tensor),
     stats: &Tensor,
     gain: &Tensor,
-    (gain_dot, bias_dot): (Option<&Tensor>, Option<&Tensor>),
+    dots: &[Option<&Tensor>],
     y_dot: &Tensor,
 ) {
     for block in blocks(c, x, gain, stats) {
         let (tangent, to) = (block.of(x_dot), block.of(y_dot));
-        let params = params::Norm {
-            start_y: to.start,
-            start_dx: tangent.start,
-            flags: gain_dot.is_some() as u32 | (bias_dot.is_some() as u32) << 1,
-            ..block.layer()
-        };
-        let [x, gain, stats, tangent, to] = [block.x, block.gain, block.stats, tangent, to].map(Arg::Rows);
-        let args = [x, gain, stats, tangent, optional(gain_dot), optional(bias_dot), to];
-        block.run(c, &kernels::NORM_JVP, &args, &params, 14.0);
-    }
-}
-
-pub(super) fn rms(c: &Context, x: &Tensor, gain: &Tensor, eps: f64, y: &Tensor, stats: &Tensor) {
-    for block in blocks(c, x, gain, stats) {
-        let to = block.of(y);
-        let params = params::RmsNorm { eps: eps as f32, y_start: to.start, ..block.rms() };
-        let args = [block.x, block.gain, to, block.stats].map(Arg::Rows);
-        block.run(c, &kernels::RMS_NORM, &args, &params, 5.0);
-    }
-}
-
-pub(super) fn rms_backward(
-    c: &Context,
-    dy: &Tensor,
-    x: &Tensor,
-    stats: &Tensor,
-    gain: &Tensor,
-    dgain: bool,
-    dx: &Tensor,
-) {
-    for block in blocks(c, x, gain, stats) {
-        let (grad, to) = (block.of(dy), block.of(dx));
-        let params = params::RmsNorm { y_start: grad.start, dx_start: to.start, flag: dgain as u32, ..block.rms() };
-        let args = [block.x, block.gain, block.stats, grad, to].map(Arg::Rows);
-        block.run(c, &kernels::RMS_NORM_BACKWARD, &args, &params, 10.0);
-    }
-}
-
-pub(super) fn rms_jvp(
-    c: &Context,
-    (x, x_dot): (&Tensor, &Tensor),
-    stats: &Tensor,
-    gain: &Tensor,
-    gain_dot: Option<&Tensor>,
-    y_dot: &Tensor,
-) {
-    for block in blocks(c, x, gain, stats) {
-        let (tangent, to) = (block.of(x_dot), block.of(y_dot));
-        let params = params::RmsNorm {
-            y_start: to.start,
-            dx_start: tangent.start,
-            flag: gain_dot.is_some() as u32,
-            gain_dot_start: gain_dot.map_or(0, |t| t.whole().start),
-            ..block.rms()
-        };
-        let [x, gain, stats, tangent, to] = [block.x, block.gain, block.stats, tangent, to].map(Arg::Rows);
-        let args = [x, gain, stats, tangent, optional(gain_dot), to];
-        block.run(c, &kernels::RMS_NORM_JVP, &args, &params, 10.0);
+        let flags = dots.iter().enumerate().map(|(i, dot)| u32::from(dot.is_some()) << i).sum();
+        let params = params::Norm { start_y: to.start, start_dx: tangent.start, flags, ..block.params };
+        let mut args = [block.x, block.gain, block.stats, tangent].map(Arg::Rows).to_vec();
+        args.extend(dots.iter().map(|dot| dot.map_or(Arg::Nothing, |dot| Arg::Rows(dot.whole()))));
+        args.push(Arg::Rows(to));
+        block.run(c, kernel, &args, params);
     }
 }
 
@@ -182,14 +121,14 @@ pub(super) fn rms_jvp(
 pub(super) fn fold(c: &Context, x: &Tensor, y: &Tensor) {
     for rows in c.blocks(0..x.rows, &[x.cols]) {
         let (from, to) = (x.window(rows.clone()), y.window(rows.clone()));
-        let params = params::RmsNorm {
+        let params = params::Norm {
             rows: rows.len() as u32,
             groups: groups(x.cols, y.cols) as u32,
             width: y.cols as u32,
             line: from.line,
-            x_start: from.start,
-            y_start: to.start,
-            y_line: to.line,
+            start_x: from.start,
+            start_y: to.start,
+            line_y: to.line,
             ..Default::default()
         };
         let threads = (rows.len() * y.cols).div_ceil(LANES);

@@ -41,13 +41,9 @@ params! {
         out_start: u32, out_line: u32, second_start: u32, lse_start: u32, lse_line: u32, kept_start: u32, kept_line: u32,
         dot_start: u32, dot_line: u32, k_dot: u32, v_dot: u32, rows: u32, cols: u32,
     }
-    "norm" => Norm {
-        rows: u32, cols: u32, line: u32, eps: f32, start_x: u32, start_stats: u32, start_gain: u32, start_bias: u32,
-        start_y: u32, start_dx: u32, flags: u32,
-    }
-    "rms_norm" => RmsNorm {
-        rows: u32, groups: u32, width: u32, eps: f32, line: u32, x_start: u32, gain_start: u32, y_start: u32,
-        dx_start: u32, stats_start: u32, stats_line: u32, flag: u32, gain_dot_start: u32, y_line: u32,
+    "norm" "rms_norm" => Norm {
+        rows: u32, groups: u32, width: u32, eps: f32, line: u32, start_x: u32, start_gain: u32, start_bias: u32,
+        start_y: u32, start_dx: u32, start_stats: u32, line_stats: u32, line_y: u32, flags: u32,
     }
     "rope" => Rope {
         rows: u32, heads: u32, width: u32, pairs: u32, x_start: u32, x_line: u32, table_start: u32, table_line: u32,
@@ -70,10 +66,7 @@ params! {
     "reduce" => Reduce {
         rows: u32, cols: u32, line: u32, start_a: u32, start_b: u32, start_out: u32, chunk: u32, parts: u32, add: u32,
     }
-    "cross_entropy" => CrossEntropy {
-        rows: u32, cols: u32, line: u32, start_logits: u32, start_dot: u32, start_losses: u32, first: u32,
-    }
-    "token_stats" => TokenStats { rows: u32, cols: u32, line: u32, start_logits: u32, start_stats: u32, first: u32 }
+    "cross_entropy" "token_stats" => Logits { rows: u32, cols: u32, line: u32, start_logits: u32, start_out: u32, first: u32 }
     "direction" => Direction {
         stream: Stream, block_low: u32, block_high: u32, skip: u32, count: u32, cols: u32, line: u32, start: u32,
         scale: f32, blocks: u32,

@@ -1,5 +1,6 @@
 //! Ops that go row by row or number by number.
 
+use super::Gpu;
 use super::context::{Arg, Context};
 use super::kernels::{self, Kernel};
 use super::params;
@@ -7,9 +8,6 @@ use super::tensor::{Tensor, Window};
 use crate::ops::Activation;
 use crate::rng::{Direction, DirectionStream};
 use std::ops::Range;
-
-/// Makes scratch matrices.
-pub(super) type Empty<'a> = &'a dyn Fn(usize, usize) -> Tensor;
 
 /// Threads of a workgroup in kernels that have one thread for four numbers.
 pub(super) const LANES: usize = 64;
@@ -112,7 +110,8 @@ pub(super) fn scatter(c: &Context, ids: &[u32], dy: &Tensor, rows: Range<usize>,
 }
 
 /// Row `at` of `out` += the sum of dy's rows: sums of chunks of rows, and their sum.
-pub(super) fn columns(c: &Context, dy: &Tensor, rows: Range<usize>, out: &Tensor, at: usize, empty: Empty) {
+pub(super) fn columns(gpu: &Gpu, dy: &Tensor, rows: Range<usize>, out: &Tensor, at: usize) {
+    let c = &gpu.context;
     assert_eq!(dy.cols, out.cols, "columns of a sum");
     let line = dy.line() / 4;
     let parts = line.div_ceil(LANES);
@@ -137,7 +136,7 @@ pub(super) fn columns(c: &Context, dy: &Tensor, rows: Range<usize>, out: &Tensor
         if chunks == 1 {
             sum(dy, block.clone(), COLUMN_CHUNK, out.window(at..at + 1), true);
         } else {
-            let partial = empty(chunks, dy.cols);
+            let partial = gpu.empty(chunks, dy.cols);
             sum(dy, block, COLUMN_CHUNK, partial.whole(), false);
             sum(&partial, 0..chunks, chunks, out.window(at..at + 1), true);
         }

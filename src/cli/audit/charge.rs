@@ -1,30 +1,9 @@
 //! What the audited model's training charged for: from flags, or from the statement and transcript beside it.
 
-use crate::audit::bound::{Charge, Design};
+use crate::audit::bound::Charge;
 use crate::error::{Error, Result};
 use crate::measure::{Pair, Provenance};
 use crate::privacy::guarantee::Neighbours;
-
-/// How membership was decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Membership {
-    /// A fair coin for every candidate
-    CoinFlip,
-    /// A random subset of fixed size
-    RandomSubset,
-    /// Given from outside: no bound applies
-    Given,
-}
-
-impl From<Membership> for Design {
-    fn from(membership: Membership) -> Self {
-        match membership {
-            Membership::CoinFlip => Design::CoinFlip,
-            Membership::RandomSubset => Design::RandomSubset,
-            Membership::Given => Design::Given,
-        }
-    }
-}
 
 /// What was charged for.
 #[derive(clap::Args, Debug)]

@@ -1,7 +1,8 @@
 //! Membership attacks: `ferret audit` without a further verb.
 
-use super::charge::{ChargeArgs, Membership};
+use super::charge::ChargeArgs;
 use super::shadows::ShadowArgs;
+use crate::audit::bound::Design;
 use crate::cli::bars::Bars;
 use crate::cli::common::{Compute, UnitArgs, width};
 use crate::cli::{interrupt, ranks};
@@ -49,7 +50,7 @@ pub(super) struct Args {
     ///
     /// The bounds are about this choice.
     #[arg(long, value_name = "HOW", value_enum, default_value = "given", help_heading = "Bound")]
-    membership: Membership,
+    membership: Design,
     #[command(flatten)]
     charge: ChargeArgs,
     /// How many members and non-members there were in all, where only a part of them is scored
@@ -114,7 +115,7 @@ pub(super) fn run(args: Args) -> Result<()> {
         cache,
         device: args.compute.device,
         ranks: ranks::world(),
-        ..Audit::new(pair, provenance, inside, outside, args.membership.into())
+        ..Audit::new(pair, provenance, inside, outside, args.membership)
     };
     let finding = audit.run(&bars(args.quiet))?;
     if !ranks::is_first() {

@@ -1,7 +1,7 @@
 //! A run's audit of itself: `ferret train --audit`.
 
-use super::charge::Membership;
 use super::members;
+use crate::audit::bound::Design;
 use crate::audit::stats::SeededRng;
 use crate::cli::common::{Compute, DataArg, width};
 use crate::cli::ranks;
@@ -34,7 +34,7 @@ pub(in crate::cli) struct OwnArgs {
     audit_records: Option<usize>,
     /// How it was decided which records are in --data and which in --audit; the bounds are about this choice
     #[arg(long, value_enum, value_name = "HOW", default_value = "given", requires = "audit")]
-    audit_membership: Membership,
+    audit_membership: Design,
 }
 
 /// The run that is audited.
@@ -98,7 +98,7 @@ impl OwnArgs {
             cache: members::cache(None, Some(&out))?,
             device: run.compute.device,
             ranks: ranks.clone(),
-            ..Audit::new(pair, provenance, inside, outside, self.audit_membership.into())
+            ..Audit::new(pair, provenance, inside, outside, self.audit_membership)
         };
         let finding = audit.run(&members::bars(run.quiet))?;
         if !ranks.is_first() {

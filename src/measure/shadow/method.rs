@@ -7,7 +7,7 @@ use crate::method::ferret::{Cuts, Settings};
 use crate::method::groups::{Grouping, Groups};
 use crate::method::{Method, Record, Tune, ferret_k};
 use crate::model::Layout;
-use crate::optim::{Route, Schedule};
+use crate::optim::Schedule;
 use crate::privacy::Sampler;
 use crate::privacy::statement::{Released, Statement};
 
@@ -115,20 +115,14 @@ impl Method {
             (Some(method), _) => {
                 let plain = method == dense::Method::Nonprivate;
                 Method::Dense(dense::Settings {
-                    method,
                     tune,
-                    adapter: None,
-                    records: 1,
                     batch,
                     epochs,
-                    steps: None,
                     sampler: statement.map_or(Sampler::Poisson, |s| s.sampler),
                     micro_batch: MICRO_BATCH,
-                    route: Route::Adamw,
                     learning_rate: if plain { 1e-4 } else { 2e-4 },
                     schedule: if plain { Schedule::Linear { warmup: 0.1 } } else { Schedule::Constant },
-                    weight_decay: 1e-3,
-                    seed: 0,
+                    ..dense::Settings::usual(method)
                 })
             }
             (None, Some(grouping)) => {

@@ -6,13 +6,11 @@ use super::transcript::{Releases, Transcript};
 use crate::backend::Backend;
 use crate::error::{Error, Result};
 use crate::kernel::Scalars;
+use crate::method::rebuild;
 use crate::method::replayer::{self, Replayable, follow};
-use crate::method::{Record, rebuild};
-use crate::model::checkpoint::Checkpoint;
 use crate::model::{Layout, ParamId, Weights};
 use crate::optim::{Gradient, Updates};
 use crate::rng::DirectionStream;
-use std::path::Path;
 
 impl Releases {
     /// What fire `i` of the run sent.
@@ -139,10 +137,4 @@ pub fn replay<T: Scalars>(base: Weights<T>, transcript: &Transcript, progress: i
     rebuild::checked(base, transcript, (settings.adapter.as_ref(), settings.seed), |base| {
         follow::<Plan, _>(base, settings, &transcript.fires(), releases, *steps_run, progress)
     })
-}
-
-/// Write a tuned model, with its transcript, as training and replay both do: what was changed in f32, the rest as it is; names, config and tokenizer
-/// those of the base model.
-pub fn save<T>(dir: &Path, base: &Checkpoint<T>, tuned: &Weights<impl Scalars>, transcript: &Transcript) -> Result<()> {
-    Record::Ferret(transcript.clone()).save(dir, base, tuned)
 }

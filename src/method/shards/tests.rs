@@ -4,9 +4,8 @@ use crate::data::{self, Example, LoadOptions, Unit};
 use crate::method::dense;
 use crate::method::ferret::{self, BatchPer, Cuts, Payload, Release};
 use crate::method::training::{Request, Training};
-use crate::method::{Run, Sensitive, Task, Tune};
+use crate::method::{Run, Sensitive, Task};
 use crate::model::{ParamId, Weights, checkpoint};
-use crate::optim::{Route, Schedule};
 use crate::progress::{Progress, Unheard};
 use crate::ranks::threads::{Thread, on, on_threads, threads};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -157,16 +156,8 @@ fn every_record_counts_once() {
         batch: all.len() as u64,
         epochs: 5,
         micro_batch: 2,
-        learning_rate: 1e-3,
-        steps: None,
-        method: dense::Method::Nonprivate,
-        tune: Tune::default(),
-        adapter: None,
-        sampler: Sampler::Poisson,
-        route: Route::Adamw,
-        schedule: Schedule::Constant,
         weight_decay: 0.0,
-        seed: 0,
+        ..dense::Settings::usual(dense::Method::Nonprivate)
     });
     let out = dir.path().join("nonprivate");
     all_ok(train(&threads(3), &shards, &m, &out, &Unheard));

@@ -15,12 +15,8 @@ pub struct Bloom;
 const POSITIONS: usize = 2048;
 
 impl Family for Bloom {
-    fn model_type(&self) -> &'static str {
-        "bloom"
-    }
-
-    fn architecture(&self) -> &'static str {
-        "Bloom"
+    fn called(&self) -> [&'static str; 2] {
+        ["bloom", "Bloom"]
     }
 
     fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config> {

@@ -11,12 +11,8 @@ use serde_json::{Map, Value, json};
 pub struct Gpt2;
 
 impl Family for Gpt2 {
-    fn model_type(&self) -> &'static str {
-        "gpt2"
-    }
-
-    fn architecture(&self) -> &'static str {
-        "GPT2"
+    fn called(&self) -> [&'static str; 2] {
+        ["gpt2", "GPT2"]
     }
 
     fn class(&self) -> String {
@@ -138,7 +134,7 @@ pub fn shape(layers: usize, heads: usize, width: usize) -> Config {
         layers,
         heads,
         kv_heads: heads,
-        head_width: width / heads,
+        head_width: width / heads.max(1),
         inner: 4 * width,
         norm: Norm::Layer,
         norm_epsilon: 1e-5,

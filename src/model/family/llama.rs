@@ -2,7 +2,7 @@
 //! gated MLP, `[out, in]` weights, no biases unless the file asks for them. [`read`], [`write`] and [`NAMES`] serve its relatives.
 
 use super::keys::{Keys, MAX_LAYERS, MAX_SIZE};
-use super::{Family, FamilyRef, Names, rope};
+use super::{Family, FamilyRef, Names, gpt2, rope};
 use crate::error::Result;
 use crate::model::config::{Activation, Biases, Config, Mlp, Norm, Order, Position, Qkv, Rope, Scaling};
 use crate::model::layout::Module;
@@ -12,12 +12,8 @@ use serde_json::{Map, Value, json};
 pub struct Llama;
 
 impl Family for Llama {
-    fn model_type(&self) -> &'static str {
-        "llama"
-    }
-
-    fn architecture(&self) -> &'static str {
-        "Llama"
+    fn called(&self) -> [&'static str; 2] {
+        ["llama", "Llama"]
     }
 
     fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config> {
@@ -33,10 +29,6 @@ impl Family for Llama {
         object.insert("attention_bias".into(), json!(config.biases.qkv));
         object.insert("mlp_bias".into(), json!(config.biases.mlp_in));
         object
-    }
-
-    fn names(&self) -> Names {
-        NAMES
     }
 }
 
@@ -54,7 +46,8 @@ pub struct Defaults {
     pub eos: Option<u64>,
 }
 
-const DEFAULTS: Defaults = Defaults {
+/// Llama's.
+pub const DEFAULTS: Defaults = Defaults {
     vocab: 32000,
     width: 4096,
     inner: 11008,
@@ -119,29 +112,17 @@ pub fn shape(family: FamilyRef, [vocab, width, layers, heads, kv_heads]: [usize;
         family,
         vocab,
         positions: 2048,
-        width,
-        layers,
-        heads,
         kv_heads,
-        head_width,
-        inner: 4 * width,
         norm: Norm::Rms,
-        norm_epsilon: 1e-5,
         position: Position::Rope(Rope { theta: 10_000.0, width: head_width, scaling: Scaling::None }),
         qkv: Qkv::Split,
         mlp: Mlp::Gated { activation: Activation::Silu, fused: false },
         biases: Biases::default(),
         order: Order::OutIn,
-        embedding_norm: false,
-        head_norm: false,
         tied: false,
-        scale_by_width: true,
-        scale_by_layer: false,
-        window: None,
-        init_std: 0.02,
         init_narrow: false,
         eos: Some(2),
-        adapter: None,
+        ..gpt2::shape(layers, heads, width)
     }
 }
 

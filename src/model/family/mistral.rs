@@ -2,7 +2,7 @@
 
 use super::keys::{Keys, MAX_SIZE};
 use super::llama::{self, Defaults};
-use super::{Family, FamilyRef, Names};
+use super::{Family, FamilyRef};
 use crate::error::Result;
 use crate::model::config::{Config, Window};
 use serde_json::{Map, Value, json};
@@ -10,25 +10,11 @@ use serde_json::{Map, Value, json};
 /// Mistral as a [`Family`].
 pub struct Mistral;
 
-const DEFAULTS: Defaults = Defaults {
-    vocab: 32000,
-    width: 4096,
-    inner: 14336,
-    layers: 32,
-    heads: 32,
-    kv_heads: Some(8),
-    positions: 4096 * 32,
-    epsilon: 1e-6,
-    eos: Some(2),
-};
+const DEFAULTS: Defaults = Defaults { inner: 14336, kv_heads: Some(8), positions: 4096 * 32, ..llama::DEFAULTS };
 
 impl Family for Mistral {
-    fn model_type(&self) -> &'static str {
-        "mistral"
-    }
-
-    fn architecture(&self) -> &'static str {
-        "Mistral"
+    fn called(&self) -> [&'static str; 2] {
+        ["mistral", "Mistral"]
     }
 
     fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config> {
@@ -45,9 +31,5 @@ impl Family for Mistral {
         let mut object = llama::write(config);
         object.insert("sliding_window".into(), json!(config.window.map(|w| w.size)));
         object
-    }
-
-    fn names(&self) -> Names {
-        llama::NAMES
     }
 }

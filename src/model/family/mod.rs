@@ -26,20 +26,20 @@ use std::path::Path;
 
 /// What is particular to a family's checkpoints.
 trait Family: Send + Sync {
-    /// Its `model_type`.
-    fn model_type(&self) -> &'static str;
-    /// How the names of its architectures begin.
-    fn architecture(&self) -> &'static str;
+    /// Its `model_type`, and how the names of its architectures begin.
+    fn called(&self) -> [&'static str; 2];
     /// The architecture with an output head, as transformers calls it.
     fn class(&self) -> String {
-        format!("{}ForCausalLM", self.architecture())
+        format!("{}ForCausalLM", self.called()[1])
     }
     /// `config.json` to what it means; sentences about keys that are read but not applied go to `notes`.
     fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config>;
     /// The keys that transformers writes for `config`, beside `model_type` and `architectures`.
     fn write(&self, config: &Config) -> Map<String, Value>;
-    /// The names of its tensors.
-    fn names(&self) -> Names;
+    /// The names of its tensors: Llama's, where nothing else is said.
+    fn names(&self) -> Names {
+        llama::NAMES
+    }
     /// Whether the tensor `name`, without the prefix, is no parameter but something that old files carry along: the rotation's wavelengths, where
     /// nothing else is said.
     fn is_buffer(&self, name: &str) -> bool {
@@ -95,7 +95,7 @@ impl std::fmt::Debug for FamilyRef {
 impl FamilyRef {
     /// What `model_type` says, for messages and reports.
     pub fn name(self) -> &'static str {
-        self.0.model_type()
+        self.0.called()[0]
     }
 
     /// The names of its tensors.
@@ -178,16 +178,16 @@ pub fn parse(text: &str, path: &Path) -> Result<ParsedConfig> {
 
 /// The family that `model_type` or, without one, the architecture names.
 fn find(keys: &Keys) -> Result<&'static dyn Family> {
-    let known = || FAMILIES.iter().map(|f| f.model_type()).collect::<Vec<_>>().join(", ");
+    let known = || FAMILIES.iter().map(|f| f.called()[0]).collect::<Vec<_>>().join(", ");
     match keys.string("model_type")? {
-        Some(name) => FAMILIES.iter().find(|f| f.model_type() == name).copied().ok_or_else(|| {
+        Some(name) => FAMILIES.iter().find(|f| f.called()[0] == name).copied().ok_or_else(|| {
             let what =
                 format!("model_type is \"{}\", which cannot be loaded: {} can", crate::error::quoted(name), known());
             Error::file(keys.path, what)
         }),
         None => {
             let named = keys.object.get("architectures").map(Value::to_string).unwrap_or_default();
-            FAMILIES.iter().find(|f| named.contains(&format!("\"{}", f.architecture()))).copied().ok_or_else(|| {
+            FAMILIES.iter().find(|f| named.contains(&format!("\"{}", f.called()[1]))).copied().ok_or_else(|| {
                 let what = format!("has no model_type: is this the config.json of a checkpoint of {}?", known());
                 Error::file(keys.path, what)
             })

@@ -15,21 +15,15 @@ const DEFAULTS: Defaults = Defaults {
     vocab: 32064,
     width: 3072,
     inner: 8192,
-    layers: 32,
-    heads: 32,
-    kv_heads: None,
     positions: 4096,
     epsilon: 1e-5,
     eos: Some(32000),
+    ..llama::DEFAULTS
 };
 
 impl Family for Phi3 {
-    fn model_type(&self) -> &'static str {
-        "phi3"
-    }
-
-    fn architecture(&self) -> &'static str {
-        "Phi3"
+    fn called(&self) -> [&'static str; 2] {
+        ["phi3", "Phi3"]
     }
 
     fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config> {

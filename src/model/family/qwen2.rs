@@ -2,7 +2,7 @@
 
 use super::keys::{Keys, MAX_LAYERS, MAX_SIZE};
 use super::llama::{self, Defaults};
-use super::{Family, FamilyRef, Names};
+use super::{Family, FamilyRef};
 use crate::error::{Error, Result};
 use crate::model::config::{Biases, Config, Window};
 use serde_json::{Map, Value, json};
@@ -11,28 +11,15 @@ use serde_json::{Map, Value, json};
 pub struct Qwen2;
 
 /// What a config that leaves a key out means.
-pub const DEFAULTS: Defaults = Defaults {
-    vocab: 151_936,
-    width: 4096,
-    inner: 22016,
-    layers: 32,
-    heads: 32,
-    kv_heads: Some(32),
-    positions: 32768,
-    epsilon: 1e-6,
-    eos: None,
-};
+pub const DEFAULTS: Defaults =
+    Defaults { vocab: 151_936, inner: 22016, kv_heads: Some(32), positions: 32768, eos: None, ..llama::DEFAULTS };
 
 /// Queries, keys and values alone.
 pub const BIASES: Biases = Biases { qkv: true, attn_out: false, mlp_in: false, mlp_out: false };
 
 impl Family for Qwen2 {
-    fn model_type(&self) -> &'static str {
-        "qwen2"
-    }
-
-    fn architecture(&self) -> &'static str {
-        "Qwen2"
+    fn called(&self) -> [&'static str; 2] {
+        ["qwen2", "Qwen2"]
     }
 
     fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config> {
@@ -42,10 +29,6 @@ impl Family for Qwen2 {
 
     fn write(&self, config: &Config) -> Map<String, Value> {
         write(config)
-    }
-
-    fn names(&self) -> Names {
-        llama::NAMES
     }
 }
 

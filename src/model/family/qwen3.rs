@@ -11,12 +11,8 @@ use serde_json::{Map, Value, json};
 pub struct Qwen3;
 
 impl Family for Qwen3 {
-    fn model_type(&self) -> &'static str {
-        "qwen3"
-    }
-
-    fn architecture(&self) -> &'static str {
-        "Qwen3"
+    fn called(&self) -> [&'static str; 2] {
+        ["qwen3", "Qwen3"]
     }
 
     fn read(&self, keys: &Keys, notes: &mut Vec<String>) -> Result<Config> {

@@ -93,8 +93,6 @@ impl Client<'_> {
         let mut paths = Vec::new();
         if need == Need::Everything {
             paths.extend(self.weights()?);
-        }
-        if need != Need::Config {
             // vocab.json and merges.txt are needed only where tokenizer.json is missing, but are copied along with it.
             for file in TOKENIZER_FILES {
                 match self.get(file) {

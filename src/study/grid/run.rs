@@ -103,7 +103,7 @@ impl FinishedRun {
     /// The run as it is stored.
     fn to_text(&self) -> Result<Vec<u8>> {
         let (outcome, diverged) = match &self.outcome {
-            Ok(outcome) => (Some(StoredOutcome::from(outcome)), None),
+            Ok(outcome) => (Some(outcome.stored.clone()), None),
             Err(why) => (None, Some(why.clone())),
         };
         let text = serde_json::to_string(&OnDisk { spec: self.spec.clone(), outcome, diverged });

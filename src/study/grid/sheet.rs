@@ -16,7 +16,17 @@ pub struct Sheet {
     pub note: String,
 }
 
+/// A column of a table: its head, and what it says of a row.
+pub type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
+
 impl Sheet {
+    /// Of `rows`, column by column.
+    pub fn of<T>(caption: String, columns: &[Column<T>], rows: &[T], note: String) -> Self {
+        let cells = |row: &T| columns.iter().map(|(_, says)| says(row)).collect();
+        let titles = columns.iter().map(|(title, _)| (*title).to_owned()).collect();
+        Self { caption, titles, rows: rows.iter().map(cells).collect(), note }
+    }
+
     /// For a terminal of this width. Where it is too narrow for a line a row, least and largest are left to the page and to the files.
     pub fn text(&self, width: usize) -> String {
         let mut table = vec![self.titles.clone()];

@@ -19,7 +19,6 @@ pub struct Axis {
     range: Option<(f64, f64)>,
     zero: bool,
     whole: bool,
-    reversed: bool,
 }
 
 /// A tick: where, and what is written there (minor ticks carry no text).
@@ -36,18 +35,17 @@ pub(super) struct SettledAxis {
     pub low: f64,
     pub high: f64,
     pub whole: bool,
-    pub reversed: bool,
 }
 
 impl Axis {
     /// A linear axis.
     pub fn linear(label: impl Into<String>) -> Self {
-        Self { label: label.into(), scale: Scale::Linear, range: None, zero: false, whole: false, reversed: false }
+        Self { label: label.into(), scale: Scale::Linear, range: None, zero: false, whole: false }
     }
 
     /// A logarithmic axis.
     pub fn log(label: impl Into<String>) -> Self {
-        Self { label: label.into(), scale: Scale::Log, range: None, zero: false, whole: false, reversed: false }
+        Self { scale: Scale::Log, ..Self::linear(label) }
     }
 
     /// Fix the range. Ignored unless `low < high`, both below 1e200 in size and, on a log axis, at least 1e-200.
@@ -69,17 +67,11 @@ impl Axis {
         self
     }
 
-    /// Let values grow downwards or to the left.
-    pub fn reversed(mut self) -> Self {
-        self.reversed = true;
-        self
-    }
-
     /// The range of these values: a little air on both sides, never empty.
     pub(super) fn settle(&self, values: impl Iterator<Item = f64>) -> SettledAxis {
-        let (scale, whole, reversed) = (self.scale, self.whole, self.reversed);
+        let (scale, whole) = (self.scale, self.whole);
         if let Some((low, high)) = self.range {
-            return SettledAxis { scale, low, high, whole, reversed };
+            return SettledAxis { scale, low, high, whole };
         }
         // Beyond 1e200 differences and ratios overflow; such points are drawn at the edge.
         let bound = |v: f64| if scale == Scale::Log { v.clamp(1e-200, 1e200) } else { v.clamp(-1e200, 1e200) };
@@ -100,18 +92,18 @@ impl Axis {
                 let air = 0.05 * (high - low);
                 // Data that starts at zero keeps its axis there.
                 let bottom = if low == 0.0 { 0.0 } else { low - air };
-                SettledAxis { scale, low: bottom, high: if high == 0.0 { 0.0 } else { high + air }, whole, reversed }
+                SettledAxis { scale, low: bottom, high: if high == 0.0 { 0.0 } else { high + air }, whole }
             }
             Scale::Log => {
                 let air = ((high / low).ln() * 0.05).max(0.05).exp();
-                SettledAxis { scale, low: low / air, high: high * air, whole, reversed }
+                SettledAxis { scale, low: low / air, high: high * air, whole }
             }
         }
     }
 }
 
 impl SettledAxis {
-    /// 0 at the low end, 1 at the high end (the other way round when reversed); far outside values are pulled in to keep coordinates printable.
+    /// 0 at the low end, 1 at the high end; far outside values are pulled in to keep coordinates printable.
     pub fn position(&self, value: f64) -> f64 {
         let place = match self.scale {
             Scale::Linear => (value - self.low) / (self.high - self.low),
@@ -119,8 +111,7 @@ impl SettledAxis {
             // Far outside, not at the edge: a curve that comes from zero enters the picture, and does not run along its frame.
             Scale::Log => -10.0,
         };
-        let place = place.clamp(-10.0, 11.0);
-        if self.reversed { 1.0 - place } else { place }
+        place.clamp(-10.0, 11.0)
     }
 
     /// Ticks inside the range, about `want` of them labelled.

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use super::axis::{Axis, Scale, short};
 use super::page::{
-    Area, COLOURS, Key, Swatch, TEXT, TICK, document, escape, heading, identity, legend, marker, px, text_width, thin,
+    Area, COLOURS, Key, Swatch, TEXT, TICK, WIDTH, document, escape, heading, identity, legend, marker, px, text_width,
+    thin,
 };
 
 /// A bar, with an interval around its end and a bound beside it.
@@ -31,7 +32,6 @@ pub struct BarChart {
     axis: Axis,
     series: Vec<String>,
     rows: Vec<(String, Vec<Option<Bar>>)>,
-    width: f64,
     points: bool,
 }
 
@@ -41,7 +41,7 @@ impl BarChart {
     pub fn new(title: impl Into<String>, axis: Axis, series: &[&str]) -> Self {
         let axis = if axis.scale == Scale::Linear { axis.from_zero() } else { axis };
         let series = series.iter().map(|s| (*s).to_owned()).collect();
-        Self { title: title.into(), axis, series, rows: Vec::new(), width: 440.0, points: false }
+        Self { title: title.into(), axis, series, rows: Vec::new(), points: false }
     }
 
     /// Draw points with their intervals instead of bars, whose length says nothing on a logarithmic axis. Values stand in a column of their own at
@@ -73,18 +73,18 @@ impl BarChart {
         if bars().any(|bar| bar.bound.is_some()) {
             keys.push(Key { name: "bound".into(), class: "fp-ink".into(), swatch: Swatch::Mark });
         }
-        let (head, below) = heading(&self.title, self.width);
-        let (legend, below) = legend(&keys, below, self.width);
+        let (head, below) = heading(&self.title);
+        let (legend, below) = legend(&keys, below);
         let labels = self.rows.iter().map(|(label, _)| text_width(label, TEXT)).fold(30.0, f64::max);
         // Long names stand above their bars.
-        let above = if labels > 0.28 * self.width { 17.0 } else { 0.0 };
+        let above = if labels > 0.28 * WIDTH { 17.0 } else { 0.0 };
         let left = if above > 0.0 { 14.0 } else { labels + 22.0 };
         let each = self.series.len().max(1) as f64;
         let thick = if each > 1.0 { 13.0 } else { 17.0 };
         let (row_height, top) = (above + each * thick + 9.0, below + 8.0);
         // The written values need room to the right of the longest bar.
         let room = bars().map(|bar| text_width(&short(bar.value), TICK)).fold(0.0, f64::max) + 22.0;
-        let area = Area { left, top, width: self.width - left - room, height: row_height * self.rows.len() as f64 };
+        let area = Area { left, top, width: WIDTH - left - room, height: row_height * self.rows.len() as f64 };
         let (bottom, height) = (area.top + area.height, area.top + area.height + 46.0);
 
         let (mut grid, mut body) = (String::new(), String::new());
@@ -132,7 +132,7 @@ impl BarChart {
         let names: Vec<&str> = self.rows.iter().map(|row| row.0.as_str()).collect();
         let description =
             format!("{} of {} for {}.", if self.points { "Points" } else { "Bars" }, self.axis.label, names.join(", "));
-        document(&id, self.width, height, &self.title, &description, &body)
+        document(&id, height, &self.title, &description, &body)
     }
 }
 

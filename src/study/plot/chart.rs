@@ -3,7 +3,12 @@
 use std::fmt::Write;
 
 use super::axis::{Axis, Scale, SettledAxis, short};
-use super::page::{Area, COLOURS, Key, Swatch, axes, document, heading, identity, left_margin, legend, marker, px};
+use super::page::{
+    Area, COLOURS, Key, Swatch, WIDTH, axes, document, heading, identity, left_margin, legend, marker, px,
+};
+
+/// Height of a chart in pixels before scaling.
+const HEIGHT: f64 = 330.0;
 
 /// One named set of points and how it is drawn.
 #[derive(Debug, Clone)]
@@ -15,7 +20,6 @@ pub struct Series {
     /// (x, low, high): error bars.
     errors: Vec<(f64, f64, f64)>,
     colour: Option<usize>,
-    line: bool,
     markers: bool,
     /// Markers at this many places along the line.
     sparse: usize,
@@ -32,17 +36,11 @@ impl Series {
             band: Vec::new(),
             errors: Vec::new(),
             colour: None,
-            line: true,
             markers: false,
             sparse: 0,
             dashed: false,
             muted: false,
         }
-    }
-
-    /// Points alone.
-    pub fn scatter(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
-        Self { line: false, markers: true, ..Self::line(name, points) }
     }
 
     /// A band between `low` and `high` at each x, behind the line.
@@ -102,8 +100,6 @@ pub struct Chart {
     x: Axis,
     y: Axis,
     series: Vec<Series>,
-    width: f64,
-    height: f64,
     square: bool,
 }
 
@@ -116,8 +112,6 @@ impl Chart {
             x: Axis::linear(""),
             y: Axis::linear(""),
             series: Vec::new(),
-            width: 440.0,
-            height: 330.0,
             square: false,
         }
     }
@@ -146,12 +140,6 @@ impl Chart {
         self
     }
 
-    /// Width and height in pixels before scaling (at least 200 by 150). 440 by 330 unless said otherwise.
-    pub fn size(mut self, width: f64, height: f64) -> Self {
-        (self.width, self.height) = (width.max(200.0), height.max(150.0));
-        self
-    }
-
     /// Make the plotting area a square, as wide as the chart permits; the height follows.
     pub fn square(mut self) -> Self {
         self.square = true;
@@ -173,7 +161,7 @@ impl Chart {
                 name: series.name.clone(),
                 class: class.clone(),
                 swatch: match series {
-                    Series { markers: true, line, .. } => Swatch::Marker(*shape, *line),
+                    Series { markers: true, .. } => Swatch::Marker(*shape, true),
                     Series { sparse: 1.., .. } => Swatch::Marker(*shape, true),
                     Series { dashed: true, .. } => Swatch::Dashed,
                     Series { points, band, .. } if points.is_empty() && !band.is_empty() => Swatch::Box,
@@ -181,14 +169,14 @@ impl Chart {
                 },
             })
             .collect();
-        let (head, below) = heading(&self.title, self.width);
+        let (head, below) = heading(&self.title);
         // A lone series named like the chart needs no legend.
         let shown: &[Key] = if keys.len() == 1 && keys[0].name == self.title { &[] } else { &keys };
-        let (legend, below) = legend(shown, below, self.width);
-        let left = left_margin(&y, self.height);
-        let width = self.width - left - 24.0;
+        let (legend, below) = legend(shown, below);
+        let left = left_margin(&y, HEIGHT);
+        let width = WIDTH - left - 24.0;
         let top = below + 10.0;
-        let height = if self.square { top + width + 46.0 } else { self.height.max(top + 246.0) };
+        let height = if self.square { top + width + 46.0 } else { HEIGHT.max(top + 246.0) };
         let area = Area { left, top, width, height: height - top - 46.0 };
 
         let mut marks = String::new();
@@ -206,7 +194,7 @@ impl Chart {
             px(area.width + 5.0),
             px(area.height + 5.0),
         );
-        document(&id, self.width, height, &self.title, &self.describe(), &body)
+        document(&id, height, &self.title, &self.describe(), &body)
     }
 
     /// Class and marker of each series.
@@ -326,7 +314,7 @@ fn draw(series: &Series, shape: usize, area: &Area, x: &SettledAxis, y: &Settled
     if !bars.is_empty() {
         let _ = write!(out, "<path class=\"fp-x\" d=\"{bars}\"/>");
     }
-    if series.line && !series.points.is_empty() {
+    if !series.points.is_empty() {
         let class = if series.dashed { "fp-l fp-d" } else { "fp-l" };
         let _ = write!(out, "<path class=\"{class}\" d=\"{}\"/>", path(series.points.iter().copied(), area, x, y));
     }

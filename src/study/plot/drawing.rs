@@ -5,9 +5,7 @@ use std::fmt::Write;
 
 /// A model's tensors in groups, one of which fires: its public direction, the sign that is released, the step that follows.
 pub fn group_and_bit() -> String {
-    let (width, height) = (440.0, 252.0);
-    let (head, _) = heading("What a group and a bit are", width);
-    let mut body = head;
+    let (mut body, _) = heading("What a group and a bit are");
     let blocks = ["embeddings", "block 0", "block 1", "block 2", "top"];
     for (i, name) in blocks.iter().enumerate() {
         let (y, fires) = (44.0 + 38.0 * i as f64, i == 2);
@@ -48,5 +46,5 @@ pub fn group_and_bit() -> String {
     }
     let description = "A model's tensors lie in groups. One group fires: a public random direction u and the secret gradient g give one sign, \
                        which is released, and the group moves along u.";
-    document(&identity(&body), width, height, "What a group and a bit are", description, &body)
+    document(&identity(&body), 252.0, "What a group and a bit are", description, &body)
 }

@@ -22,6 +22,9 @@ const INKS: [(&str, &str, &str); 4] = [
     ("paper", "#ffffff", "#16181d"),
 ];
 
+/// Width of every plot in pixels before scaling.
+pub(super) const WIDTH: f64 = 440.0;
+
 /// Sizes of text in pixels: labels and legends, ticks and values, titles. The style says the same.
 pub(super) const TEXT: f64 = 12.5;
 pub(super) const TICK: f64 = 12.0;
@@ -140,7 +143,7 @@ fn style() -> String {
 }
 
 /// Wrap a drawing. `id` must be the one used inside, for its clip path.
-pub(super) fn document(id: &str, width: f64, height: f64, title: &str, description: &str, body: &str) -> String {
+pub(super) fn document(id: &str, height: f64, title: &str, description: &str, body: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"fp\" role=\"img\" aria-labelledby=\"{id}-t {id}-d\" \
          viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\">\n<title id=\"{id}-t\">{}</title>\n<desc \
@@ -149,7 +152,7 @@ pub(super) fn document(id: &str, width: f64, height: f64, title: &str, descripti
         escape(title),
         escape(description),
         style(),
-        w = px(width),
+        w = px(WIDTH),
         h = px(height),
     )
 }
@@ -161,11 +164,11 @@ pub(super) fn identity(content: &str) -> String {
 }
 
 /// The title, broken into lines that fit; its letters are bold and so wider than others. Returns the drawing and the y below it.
-pub(super) fn heading(title: &str, width: f64) -> (String, f64) {
+pub(super) fn heading(title: &str) -> (String, f64) {
     let mut lines: Vec<String> = vec![String::new()];
     for word in title.split_whitespace() {
         let line = lines.last_mut().expect("starts with one line");
-        if !line.is_empty() && 1.15 * text_width(&format!("{line} {word}"), HEADING) > width - 24.0 {
+        if !line.is_empty() && 1.15 * text_width(&format!("{line} {word}"), HEADING) > WIDTH - 24.0 {
             lines.push(word.to_owned());
         } else {
             if !line.is_empty() {
@@ -184,7 +187,7 @@ pub(super) fn heading(title: &str, width: f64) -> (String, f64) {
 }
 
 /// The legend, wrapped to the width, from `top` down. Returns the drawing and the y below it.
-pub(super) fn legend(keys: &[Key], top: f64, width: f64) -> (String, f64) {
+pub(super) fn legend(keys: &[Key], top: f64) -> (String, f64) {
     if keys.is_empty() {
         return (String::new(), top);
     }
@@ -192,7 +195,7 @@ pub(super) fn legend(keys: &[Key], top: f64, width: f64) -> (String, f64) {
     let mut out = String::new();
     for key in keys {
         let needs = 28.0 + text_width(&key.name, TEXT) + 14.0;
-        if x > 12.0 && x + needs > width - 4.0 {
+        if x > 12.0 && x + needs > WIDTH - 4.0 {
             x = 12.0;
             y += 18.0;
         }

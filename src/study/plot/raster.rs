@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::axis::Axis;
 use super::page::{
-    Area, Key, Swatch, TEXT, axes, document, escape, heading, identity, left_margin, legend, px, text_width,
+    Area, Key, Swatch, TEXT, WIDTH, axes, document, escape, heading, identity, left_margin, legend, px, text_width,
 };
 
 /// One released bit.
@@ -22,21 +22,20 @@ pub struct FiredBit {
 /// it, on the same steps, the held-out perplexity after each of them, as far as `curve` (step, perplexity) knows it.
 /// Bits outside the stated size are left out.
 pub fn raster(title: &str, steps: u64, rows: &[String], fired: &[FiredBit], curve: &[(f64, f64)]) -> String {
-    let width = 440.0;
     let (steps, count) = (steps.max(1), rows.len().max(1) as u64);
     let fired: Vec<&FiredBit> = fired.iter().filter(|f| f.step < steps && f.row < count).collect();
     let plus = fired.iter().filter(|f| f.plus).count();
     let key = |name: String, colour: usize| Key { name, class: format!("fp-c{colour}"), swatch: Swatch::Box };
     let keys = [key(format!("+1 ({plus} bits)"), 0), key(format!("\u{2212}1 ({} bits)", fired.len() - plus), 1)];
-    let (head, below) = heading(title, width);
-    let (legend, below) = legend(&keys, below, width);
+    let (head, below) = heading(title);
+    let (legend, below) = legend(&keys, below);
     let x = Axis::linear("step").whole().range(0.0, steps as f64).settle(std::iter::empty());
     let loss = Axis::log("perplexity").settle(curve.iter().map(|c| c.1));
     let lower = if curve.is_empty() { 0.0 } else { 130.0 };
     let labels = rows.iter().map(|row| text_width(row, TEXT)).fold(0.0, f64::max) + 18.0;
     let left = if curve.is_empty() { labels } else { labels.max(left_margin(&loss, lower)) };
     let each = (150.0 / count as f64).clamp(9.0, 26.0);
-    let area = Area { left, top: below + 10.0, width: width - left - 24.0, height: each * count as f64 };
+    let area = Area { left, top: below + 10.0, width: WIDTH - left - 24.0, height: each * count as f64 };
 
     // One path a sign: thousands of bits stay a small file. A tick is at least as big as the eye needs.
     let cell = area.width / steps as f64;
@@ -88,5 +87,5 @@ pub fn raster(title: &str, steps: u64, rows: &[String], fired: &[FiredBit], curv
          class=\"fp-p\" d=\"{minus_path}\"/></g>\n"
     );
     let description = format!("{} bits released in {count} rows over {steps} steps.", fired.len());
-    document(&id, width, height, title, &description, &body)
+    document(&id, height, title, &description, &body)
 }

@@ -4,7 +4,8 @@ use super::sketches::at_dp;
 use super::{Group, before, lower, within};
 use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
-use crate::study::grid::{Choice, Grid, Row, sheet::Sheet};
+use crate::study::grid::sheet::{Column, Sheet};
+use crate::study::grid::{Choice, Grid, Row};
 use crate::study::spec::Goal;
 use crate::study::verdict::Verdict;
 use std::collections::HashMap;
@@ -20,38 +21,25 @@ pub(super) fn tables(
     for &epochs in &grid.epochs {
         for &eps in &grid.budgets {
             let here = within(groups, epochs, eps);
-            let row = |g: &&Group| {
-                let first = g.outcomes().next();
-                let mut row = g.costs();
-                row.extend([
-                    first.and_then(|o| o.fired.as_ref()).map_or("whole updates".into(), |f| f.fired.len().to_string()),
-                    first.map_or(String::new(), protection),
-                    g.eps_spent(),
-                ]);
-                row
-            };
-            let titles = [
-                "method",
-                "rate",
-                "test ppl",
-                "AUC",
-                "record gradients",
-                "time [s]",
-                "released",
-                "protected by",
-                "eps spent (PLD)",
+            let released = |o: &Outcome| o.fired.as_ref().map_or("whole updates".into(), |f| f.fired.len().to_string());
+            let columns: [Column<&Group>; 9] = [
+                ("method", &|g| g.spec.row.clone()),
+                ("rate", &|g| g.rate()),
+                ("test ppl", &|g| g.perplexity()),
+                ("AUC", &|g| g.auc()),
+                ("record gradients", &|g| g.said(|o| Some(o.sample_gradients.to_string()))),
+                ("time [s]", &|g| g.show(|o| o.seconds, 1)),
+                ("released", &|g| g.outcomes().next().map_or("whole updates".into(), released)),
+                ("protected by", &|g| g.said(|o| Some(protection(o)))),
+                ("eps spent (PLD)", &|g| g.eps_spent()),
             ];
-            sheets.push(Sheet {
-                caption: at_dp(grid, eps, epochs, &before),
-                titles: titles.map(String::from).to_vec(),
-                rows: here.iter().map(row).collect(),
-                note: format!(
-                    "Mean ± SD [least, largest] over {} seed(s). Every row is protected to the same eps and delta, one record replaced \
-                     by an empty one, Poisson sampling; eps spent is the accountant's upper bound for what was really released. How many bits or \
-                     scalars FERRET releases was set by the nats of mutual information in its name, another unit.",
-                    grid.seeds
-                ),
-            });
+            let note = format!(
+                "Mean ± SD [least, largest] over {} seed(s). Every row is protected to the same eps and delta, one record replaced \
+                 by an empty one, Poisson sampling; eps spent is the accountant's upper bound for what was really released. How many bits or \
+                 scalars FERRET releases was set by the nats of mutual information in its name, another unit.",
+                grid.seeds
+            );
+            sheets.push(Sheet::of(at_dp(grid, eps, epochs, &before), &columns, &here, note));
             let at = format!("At ({eps}, {:e}), {epochs} epochs", grid.delta);
             findings.extend(finding(grid, &here, chosen, &at));
         }

@@ -43,16 +43,24 @@ impl Group<'_> {
         Some((x, s.mean, s.min, s.max))
     }
 
-    /// Row, rate, perplexity, AUC of the attack, gradients of records and time: what tables of runs begin with.
-    pub(super) fn costs(&self) -> Vec<String> {
-        vec![
-            self.spec.row.clone(),
-            format!("{:.2e}", self.spec.learning_rate),
-            self.perplexity(),
-            self.show(|o| o.attack.auc, 3),
-            self.outcomes().next().map_or(String::new(), |o| o.sample_gradients.to_string()),
-            self.show(|o| o.seconds, 1),
-        ]
+    /// Learning rate, for a reader.
+    pub(super) fn rate(&self) -> String {
+        format!("{:.2e}", self.spec.learning_rate)
+    }
+
+    /// AUC of the attack, for a reader.
+    pub(super) fn auc(&self) -> String {
+        self.show(|o| o.attack.auc, 3)
+    }
+
+    /// What is said of the first run that did not diverge.
+    pub(super) fn said(&self, of: impl Fn(&Outcome) -> Option<String>) -> String {
+        self.outcomes().next().and_then(of).unwrap_or_default()
+    }
+
+    /// What that run promises, for a reader.
+    pub(super) fn promised(&self) -> String {
+        self.said(|o| Some(o.guarantees.iter().map(|g| g.short()).collect::<Vec<_>>().join(", ")))
     }
 
     /// The eps of the first run's (eps, delta), for a reader.

@@ -3,7 +3,9 @@
 use super::dp::{finding, protection};
 use super::{Group, before, is_base, paper, rows};
 use crate::privacy::guarantee::{Guarantee, number};
-use crate::study::grid::{Choice, Grid, sheet::Sheet};
+use crate::study::arm::Outcome;
+use crate::study::grid::sheet::{Column, Sheet};
+use crate::study::grid::{Choice, Grid};
 use crate::study::spec::Goal;
 use crate::study::verdict::{UNITS_AGREE, Verdict};
 use std::collections::HashMap;
@@ -41,16 +43,20 @@ pub(super) fn tables(
         for &nats in &grid.budgets {
             let here: Vec<&Group> = of_length.iter().copied().filter(|g| g.spec.column() == nats).collect();
             let at = format!("At {nats} nats, {epochs} epochs");
-            sheets.push(Sheet {
-                caption: at.clone(),
-                titles: ["method", "rate", "test ppl", "AUC", "gradients", "time [s]", "bits", "hidden by", "nats told"]
-                    .map(String::from)
-                    .to_vec(),
-                rows: here.iter().map(|g| details(g)).collect(),
-                note: "Gradients of records that one run computes. Nats told: what the first run's releases can tell at most, by what was \
-                       really released; under the paper's count bits tell less than they were charged."
-                    .into(),
-            });
+            let columns: [Column<&Group>; 9] = [
+                ("method", &|g| g.spec.row.clone()),
+                ("rate", &|g| g.rate()),
+                ("test ppl", &|g| g.perplexity()),
+                ("AUC", &|g| g.auc()),
+                ("gradients", &|g| g.said(|o| Some(o.sample_gradients.to_string()))),
+                ("time [s]", &|g| g.show(|o| o.seconds, 1)),
+                ("bits", &|g| g.outcomes().next().and_then(|o| o.bits).map_or("all".into(), |bits| bits.to_string())),
+                ("hidden by", &|g| g.said(|o| Some(protection(o)))),
+                ("nats told", &|g| g.outcomes().next().and_then(told).unwrap_or_else(|| "none".into())),
+            ];
+            let note = "Gradients of records that one run computes. Nats told: what the first run's releases can tell at most, by what was \
+                        really released; under the paper's count bits tell less than they were charged.";
+            sheets.push(Sheet::of(at.clone(), &columns, &here, note.into()));
             findings.extend(finding(grid, &here, chosen, &at));
         }
     }
@@ -60,19 +66,10 @@ pub(super) fn tables(
     (sheets, verdicts, findings)
 }
 
-fn details(g: &Group) -> Vec<String> {
-    let first = g.outcomes().next();
-    let nats = first.and_then(|o| {
-        o.guarantees.iter().find_map(|g| match g {
-            Guarantee::MutualInformation { nats } => Some(number(*nats)),
-            _ => None,
-        })
-    });
-    let mut row = g.costs();
-    row.extend([
-        first.and_then(|o| o.bits).map_or("all".into(), |bits| bits.to_string()),
-        first.map_or(String::new(), protection),
-        nats.unwrap_or_else(|| "none".into()),
-    ]);
-    row
+/// Nats of mutual information that a run promises, for a reader.
+fn told(outcome: &Outcome) -> Option<String> {
+    outcome.guarantees.iter().find_map(|g| match g {
+        Guarantee::MutualInformation { nats } => Some(number(*nats)),
+        _ => None,
+    })
 }

@@ -125,7 +125,6 @@ fn cells(grid: &Grid, groups: &[Group], variant: &str) -> Vec<Cell> {
             let beside = if grid.kind == Kind::Real { grid.budgets[0] } else { budget };
             let same = |g: &Group| g.spec.epochs == epochs && g.spec.subset == ferret.spec.subset;
             Cell {
-                name: format!("{epochs} epochs, budget {budget}"),
                 ferret: samples(ferret),
                 dpsgd: of(&|g| {
                     matches!(g.spec.method, Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. })

@@ -2,7 +2,8 @@
 
 use super::sketches::{against_bytes, all_bits, bytes};
 use super::{Group, is_base, length, paper, rows};
-use crate::study::grid::sheet::Sheet;
+use crate::study::arm::Outcome;
+use crate::study::grid::sheet::{Column, Sheet};
 use crate::study::grid::{Choice, Grid};
 use crate::study::real::Exposures;
 use crate::study::spec::{Goal, Spec};
@@ -40,51 +41,30 @@ fn name(grid: &Grid, spec: &Spec) -> String {
 
 /// Utility, attack, cost.
 fn kept(grid: &Grid, here: &[&Group], length: &str) -> Sheet {
-    let row = |g: &&Group| {
-        let run = g.outcomes().next();
-        let promised: Vec<String> = run.into_iter().flat_map(|o| &o.guarantees).map(|g| g.short()).collect();
-        let base = is_base(g);
-        let answers = |o: &crate::study::arm::Outcome| {
-            o.probed.as_ref().and_then(|p| p.answers.accuracy()).map_or(f64::NAN, |a| 100.0 * a)
-        };
-        let asked = run.is_some_and(|o| o.probed.as_ref().is_some_and(|p| p.answers.asked > 0));
-        vec![
-            name(grid, g.spec),
-            if base { "saw no record".into() } else { promised.join(", ") },
-            run.map_or(String::new(), |o| if base { String::new() } else { thousands(o.tuned) }),
-            run.and_then(all_bits).map_or(String::new(), bytes),
-            if base { String::new() } else { format!("{:.1e}", g.spec.learning_rate) },
-            g.perplexity(),
-            if asked { g.show(answers, 1) } else { String::new() },
-            g.show(|o| o.attack.auc, 3),
-            if base { String::new() } else { g.show(|o| o.seconds, 0) },
-            run.and_then(|o| o.peak_bytes).map_or(String::new(), |b| format!("{:.1}", b as f64 / 1e9)),
-        ]
-    };
-    let titles = [
-        "method",
-        "promised",
-        "tuned",
-        "released",
-        "rate",
-        "test ppl",
-        "answers [%]",
-        "AUC",
-        "time [s]",
-        "memory [GB]",
+    let answers = |o: &Outcome| o.probed.as_ref().and_then(|p| p.answers.accuracy()).map_or(f64::NAN, |a| 100.0 * a);
+    let asked = |g: &Group| g.outcomes().next().is_some_and(|o| o.probed.as_ref().is_some_and(|p| p.answers.asked > 0));
+    // Of the base model nothing was tuned.
+    let tuned = |g: &Group, told: &dyn Fn() -> String| if is_base(g) { String::new() } else { told() };
+    let columns: [Column<&Group>; 10] = [
+        ("method", &|g| name(grid, g.spec)),
+        ("promised", &|g| if is_base(g) { "saw no record".into() } else { g.promised() }),
+        ("tuned", &|g| tuned(g, &|| g.said(|o| Some(thousands(o.tuned))))),
+        ("released", &|g| g.said(|o| all_bits(o).map(bytes))),
+        ("rate", &|g| tuned(g, &|| format!("{:.1e}", g.spec.learning_rate))),
+        ("test ppl", &|g| g.perplexity()),
+        ("answers [%]", &|g| if asked(g) { g.show(answers, 1) } else { String::new() }),
+        ("AUC", &|g| g.auc()),
+        ("time [s]", &|g| tuned(g, &|| g.show(|o| o.seconds, 0))),
+        ("memory [GB]", &|g| g.said(|o| Some(format!("{:.1}", o.peak_bytes? as f64 / 1e9)))),
     ];
-    Sheet {
-        caption: format!("What each method made of the model, {length}"),
-        titles: titles.map(String::from).to_vec(),
-        rows: here.iter().map(row).collect(),
-        note: format!(
-            "Mean ± SD [least, largest] over {} seed(s). Promised: by the first seed's run; nats of mutual information with a record and (eps, delta) are \
-             different units. Tuned: numbers. Released: bits of FERRET, signs of FERRET-k, 32 bits a number for the others. Answers: exact match of greedy \
-             answers on held-out records with a short one. Memory: the process's peak in the first run's training, the base model and the \
-             records included.",
-            grid.seeds
-        ),
-    }
+    let note = format!(
+        "Mean ± SD [least, largest] over {} seed(s). Promised: by the first seed's run; nats of mutual information with a record and (eps, delta) are \
+         different units. Tuned: numbers. Released: bits of FERRET, signs of FERRET-k, 32 bits a number for the others. Answers: exact match of greedy \
+         answers on held-out records with a short one. Memory: the process's peak in the first run's training, the base model and the \
+         records included.",
+        grid.seeds
+    );
+    Sheet::of(format!("What each method made of the model, {length}"), &columns, here, note)
 }
 
 /// Secrets that were planted.

@@ -5,7 +5,7 @@ use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
 use crate::study::figures::{self, BudgetLine};
 use crate::study::grid::Grid;
-use crate::study::grid::sheet::Sheet;
+use crate::study::grid::sheet::{Column, Sheet};
 use crate::study::plot::Axis;
 use crate::study::spec::{Goal, Sketches};
 use crate::study::table::thousands;
@@ -52,42 +52,23 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
     for &epochs in &grid.epochs {
         for &eps in &grid.budgets {
             let here = within(groups, epochs, eps);
-            let row = |g: &&Group| {
-                let first = g.outcomes().next();
-                let made = first.and_then(released);
-                vec![
-                    g.spec.row.clone(),
-                    made.map_or(String::new(), |m| thousands(m.0)),
-                    made.map_or(String::new(), |m| bytes(m.1)),
-                    made.map_or(String::new(), |m| format!("{:.3}", m.2)),
-                    format!("{:.2e}", g.spec.learning_rate),
-                    g.perplexity(),
-                    g.show(|o| o.attack.auc, 3),
-                    g.show(|o| o.seconds, 1),
-                    g.eps_spent(),
-                ]
-            };
-            let titles = [
-                "method",
-                "numbers a step",
-                "released",
-                "noise [C]",
-                "rate",
-                "test ppl",
-                "AUC",
-                "time [s]",
-                "eps spent (PLD)",
+            let columns: [Column<&Group>; 9] = [
+                ("method", &|g| g.spec.row.clone()),
+                ("numbers a step", &|g| g.said(|o| Some(thousands(released(o)?.0)))),
+                ("released", &|g| g.said(|o| Some(bytes(released(o)?.1)))),
+                ("noise [C]", &|g| g.said(|o| Some(format!("{:.3}", released(o)?.2)))),
+                ("rate", &|g| g.rate()),
+                ("test ppl", &|g| g.perplexity()),
+                ("AUC", &|g| g.auc()),
+                ("time [s]", &|g| g.show(|o| o.seconds, 1)),
+                ("eps spent (PLD)", &|g| g.eps_spent()),
             ];
-            sheets.push(Sheet {
-                caption: at_dp(grid, eps, epochs, &before),
-                titles: titles.map(String::from).to_vec(),
-                rows: here.iter().map(row).collect(),
-                note: format!(
-                    "Mean ± SD [least, largest] over {} seed(s). All rows see the same records with the same batch size for as many steps; \
-                     what a row releases is all that its model tells of them.",
-                    grid.seeds
-                ),
-            });
+            let note = format!(
+                "Mean ± SD [least, largest] over {} seed(s). All rows see the same records with the same batch size for as many steps; \
+                 what a row releases is all that its model tells of them.",
+                grid.seeds
+            );
+            sheets.push(Sheet::of(at_dp(grid, eps, epochs, &before), &columns, &here, note));
             findings.extend(here.iter().filter_map(|own| finding(grid, own, &here)));
         }
     }

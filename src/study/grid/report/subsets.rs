@@ -3,7 +3,7 @@
 use super::sketches::{all_bits, bytes};
 use super::{Group, is_base};
 use crate::study::grid::Grid;
-use crate::study::grid::sheet::Sheet;
+use crate::study::grid::sheet::{Column, Sheet};
 use crate::study::spec::{Goal, Spec};
 use crate::study::table::thousands;
 use crate::study::verdict::{Verdict, interval};
@@ -24,32 +24,25 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
         }
         shown.push(first.spec);
         let here: Vec<&Group> = groups.iter().filter(|g| alike(g.spec, first.spec)).collect();
-        let row = |g: &&Group| {
-            let run = g.outcomes().next();
-            let promised: Vec<String> = run.into_iter().flat_map(|o| &o.guarantees).map(|g| g.short()).collect();
-            vec![
-                g.spec.subset.words(),
-                run.map_or(String::new(), |o| thousands(o.tuned)),
-                run.and_then(all_bits).map_or(String::new(), bytes),
-                format!("{:.2e}", g.spec.learning_rate),
-                g.perplexity(),
-                gain(base, g).map_or(String::new(), |gain| format!("{gain:.4}")),
-                g.show(|o| o.attack.auc, 3),
-                g.show(|o| o.seconds, 1),
-                promised.join(", "),
-            ]
-        };
-        let titles = ["tuned", "numbers", "released", "rate", "test ppl", "gain [nats]", "AUC", "time [s]", "promised"];
-        sheets.push(Sheet {
-            caption: format!("{}, {} epochs (base model: perplexity {before})", under(grid, first.spec), first.spec.epochs),
-            titles: titles.map(String::from).to_vec(),
-            rows: here.iter().map(row).collect(),
-            note: format!(
-                "Mean ± SD [least, largest] over {} seed(s). Gain: by how much the loss of a held-out token fell. All rows have the same \
-                 budget, records and batch size, and tried as many learning rates.",
-                grid.seeds
-            ),
-        });
+        let columns: [Column<&Group>; 9] = [
+            ("tuned", &|g| g.spec.subset.words()),
+            ("numbers", &|g| g.said(|o| Some(thousands(o.tuned)))),
+            ("released", &|g| g.said(|o| all_bits(o).map(bytes))),
+            ("rate", &|g| g.rate()),
+            ("test ppl", &|g| g.perplexity()),
+            ("gain [nats]", &|g| gain(base, g).map_or(String::new(), |gain| format!("{gain:.4}"))),
+            ("AUC", &|g| g.auc()),
+            ("time [s]", &|g| g.show(|o| o.seconds, 1)),
+            ("promised", &|g| g.promised()),
+        ];
+        let (under, epochs) = (under(grid, first.spec), first.spec.epochs);
+        let caption = format!("{under}, {epochs} epochs (base model: perplexity {before})");
+        let note = format!(
+            "Mean ± SD [least, largest] over {} seed(s). Gain: by how much the loss of a held-out token fell. All rows have the same \
+             budget, records and batch size, and tried as many learning rates.",
+            grid.seeds
+        );
+        sheets.push(Sheet::of(caption, &columns, &here, note));
         findings.extend(finding(grid, base, &here));
     }
     (sheets, Vec::new(), findings)
