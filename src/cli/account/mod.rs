@@ -317,6 +317,7 @@ impl Ask {
         } else {
             None
         };
-        Ok(Answer::new(self.setting_name().1, Ok(rdp), Ok(pld), usual))
+        let rdp = if rdp.is_finite() { Ok(rdp) } else { Err("its orders end before that epsilon is reached".into()) };
+        Ok(Answer::new(self.setting_name().1, rdp, Ok(pld), usual))
     }
 }
