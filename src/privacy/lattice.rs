@@ -105,7 +105,10 @@ impl<'a> Samples<'a> {
     /// A pair that the curve's is dominated by.
     pub fn pessimistic(&self) -> Lattice {
         let infinite = self.signed(1.0).last().map_or(0.0, |p| p.value);
-        Lattice { step: self.step, atoms: masses(&minorant(self.signed(1.0), self.step), self.step), infinite }
+        let atoms = masses(&minorant(self.signed(1.0), self.step), self.step);
+        // Masses that are missing would be losses that nobody charges: then nothing is known, and nothing claimed.
+        let whole = atoms.iter().map(|(_, m)| m.exp()).sum::<f64>() + infinite > 1.0 - 1e-6;
+        Lattice { step: self.step, atoms, infinite: if whole { infinite } else { 1.0 } }
     }
 
     /// A pair that the curve's dominates.
@@ -176,7 +179,7 @@ impl Grid {
     /// The lattice points in use, from where W has died out to where H has.
     fn indices(&self, curve: &Curve) -> Vec<i64> {
         let reach = |dead: &dyn Fn(f64) -> bool| {
-            let end = ((LARGEST_LOSS / self.step) as i64).max(1);
+            let end = ((LARGEST_LOSS / self.step) as i64).clamp(1, 1 << 61);
             let mut j = 1;
             while j < end && !dead(j as f64 * self.step) {
                 j *= 2;
@@ -247,7 +250,8 @@ impl Widths {
             self.gap = b.index - a.index;
             self.growth = (self.gap as f64 * self.h).exp_m1();
         }
-        a.t * self.growth
+        // Further apart than e^x reaches: what a.t is of b.t is nothing then.
+        if self.growth.is_finite() { a.t * self.growth } else { b.t }
     }
 }
 
