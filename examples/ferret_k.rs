@@ -4,7 +4,7 @@
 
 use ferret::backend::Cpu;
 use ferret::data::Example;
-use ferret::method::ferret_k::Settings;
+use ferret::method::ferret_k::{Release, Settings};
 use ferret::method::list::{Method, Record};
 use ferret::method::run::{Conclusion, GoOn, Task, drive};
 use ferret::model::{checkpoint, init};
@@ -21,7 +21,7 @@ fn main() -> ferret::Result<()> {
     let (rate, steps) = (20.0 / 400.0, 40);
     let noise = calibrate::noise_multiplier(2.0, 1e-5, rate, steps)?.pld.upper;
     let settings = Settings {
-        bits_per_step: Settings::usual_bits(20, noise),
+        bits_per_step: Settings::usual_bits(Release::Sign, 20, noise),
         records: 400,
         batch: 20,
         epochs: 2,

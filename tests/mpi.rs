@@ -161,8 +161,15 @@ fn ferret_and_ferret_k_give_the_bytes_of_one_process_at_any_number_of_ranks() {
     let many = [&["--method", "ferret-k", "--dp-epsilon", "8", "--epochs", "2"][..], &common].concat();
     // So many sums that each rank adds up a part of them.
     let wide = [&many[..], &["--bits-per-step", "9001"]].concat();
-    for (name, method) in [("plain", plain), ("bits", bits), ("jvp", jvp), ("ferret-k", many), ("ferret-k-wide", wide)]
-    {
+    let levels = [&many[..], &["--release", "level"]].concat();
+    for (name, method) in [
+        ("plain", plain),
+        ("bits", bits),
+        ("jvp", jvp),
+        ("ferret-k", many),
+        ("ferret-k-wide", wide),
+        ("ferret-k-levels", levels),
+    ] {
         let one = dir.path().join(name);
         let summary = ok(end(alone(&train(&data, &one, &method))));
         for ranks in 1..=4 {

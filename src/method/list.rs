@@ -173,6 +173,7 @@ impl Method {
                 let numbers = s.count_fires(stop, u64::MAX) * u64::from(s.bits_per_step);
                 let what = match s.release {
                     ferret_k::Release::Sign => "bits",
+                    ferret_k::Release::Level => "levels",
                     ferret_k::Release::Scalar => "scalars",
                 };
                 json!({what: numbers, "bits_per_step": s.bits_per_step, "noise_multiplier": s.noise_multiplier})
@@ -368,8 +369,10 @@ impl Record {
             {
                 Some(bits.len() as u64)
             }
-            Self::FerretK(ferret_k::Transcript { releases: ferret_k::Releases::Signs(signs), .. }) => {
-                Some(signs.len() as u64)
+            Self::FerretK(ferret_k::Transcript { releases, .. })
+                if !matches!(releases, ferret_k::Releases::Scalars(_)) =>
+            {
+                Some(releases.bits())
             }
             _ => None,
         }

@@ -92,6 +92,9 @@ pub enum Released {
         numbers: u32,
         /// Whether only their signs were released.
         signs: bool,
+        /// Whether only two bits of each, its sign and one of two levels, and one size for all were released.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        levels: bool,
         /// Standard deviation of the noise over the clipping bound.
         noise_multiplier: f64,
         /// The clipping bound C.

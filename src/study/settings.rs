@@ -180,7 +180,7 @@ fn sketched(
     };
     settings.check()?;
     settings.noise_multiplier = noise(&settings)?;
-    let usual = ferret_k::Settings::usual_bits(c.batch, settings.noise_multiplier);
+    let usual = ferret_k::Settings::usual_bits(of.release, c.batch, settings.noise_multiplier);
     settings.bits_per_step = of.bits.unwrap_or(usual);
     settings.check()?;
     Ok(settings)

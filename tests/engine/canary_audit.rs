@@ -99,7 +99,7 @@ impl World {
 
     fn ferret_k(
         &self,
-        noise_multiplier: f64,
+        (release, noise_multiplier): (ferret_k::Release, f64),
         (clip_rule, clip): (ClipFunction, f64),
         batch: u64,
         steps: u32,
@@ -108,7 +108,7 @@ impl World {
         let (members, secret) = (self.members(), Secret::insecure(seed));
         let settings = ferret_k::Settings {
             bits_per_step: 2048,
-            release: ferret_k::Release::Scalar,
+            release,
             clip_rule,
             clip,
             records: members.len() as u64,
@@ -170,9 +170,12 @@ fn the_lower_limit_never_exceeds_the_accountants() {
         let found = world.audit(world.dpsgd(noise_multiplier, batch, steps, seed));
         println!("dpsgd, noise {noise_multiplier:.3}: {found:?}, accountant {bound:.3}");
         assert!(found.eps_lower <= bound, "dpsgd, seed {seed}: {found:?} above {bound}");
-        let found = world.audit(world.ferret_k(noise_multiplier, (ClipFunction::Automatic, 1.0), batch, steps, seed));
-        println!("ferret-k, noise {noise_multiplier:.3}: {found:?}, accountant {bound:.3}");
-        assert!(found.eps_lower <= bound, "ferret-k, seed {seed}: {found:?} above {bound}");
+        for release in [ferret_k::Release::Scalar, ferret_k::Release::Level] {
+            let of = (release, noise_multiplier);
+            let found = world.audit(world.ferret_k(of, (ClipFunction::Automatic, 1.0), batch, steps, seed));
+            println!("ferret-k, {release:?}, noise {noise_multiplier:.3}: {found:?}, accountant {bound:.3}");
+            assert!(found.eps_lower <= bound, "ferret-k, {release:?}, seed {seed}: {found:?} above {bound}");
+        }
     }
 }
 
@@ -194,13 +197,16 @@ fn a_broken_mechanism_is_found_out() {
     let found = world.audit(world.dpsgd(0.0, 32, 160, 1));
     println!("dpsgd without noise: {found:?}");
     assert!(found.eps_lower > claimed, "{found:?}");
-    let found = world.audit(world.ferret_k(0.0, (ClipFunction::Automatic, 1.0), 32, 160, 1));
-    println!("ferret-k without noise: {found:?}");
-    assert!(found.eps_lower > claimed, "{found:?}");
+    for release in [ferret_k::Release::Scalar, ferret_k::Release::Level] {
+        let found = world.audit(world.ferret_k((release, 0.0), (ClipFunction::Automatic, 1.0), 32, 160, 1));
+        println!("ferret-k, {release:?}, without noise: {found:?}");
+        assert!(found.eps_lower > claimed, "{release:?}: {found:?}");
+    }
     // Noise that suffices for contributions of length C, added to sketches of any length.
     let rate = 32.0 / world.members().len() as f64;
     let noise_multiplier = calibrate::noise_multiplier(claimed, DELTA, rate, 160).unwrap().pld.upper;
-    let of = |rule| world.audit(world.ferret_k(noise_multiplier, (rule, 1e-3), 32, 160, 1));
+    let noised = (ferret_k::Release::Scalar, noise_multiplier);
+    let of = |rule| world.audit(world.ferret_k(noised, (rule, 1e-3), 32, 160, 1));
     let (kept, found) = (of(ClipFunction::Automatic), of(ClipFunction::None));
     println!("ferret-k, noise {noise_multiplier:.3}: clipped {kept:?}, not clipped {found:?}");
     assert!(kept.eps_lower <= claimed && found.eps_lower > claimed, "{kept:?} {found:?}");

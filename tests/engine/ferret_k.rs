@@ -80,12 +80,28 @@ fn clipped(s: &Settings, mut v: Vec<f64>) -> Vec<f64> {
     v
 }
 
+/// The sizes of levels, as published (Max, 1960).
+const LEVELS: [f64; 2] = [0.4528, 1.5104];
+
+/// The code of `x` among sums whose size is `r`: the level that is nearest.
+fn nearest(x: f64, r: f64) -> u8 {
+    let [lower, upper] = LEVELS.map(|y| (x.abs() - y * r).abs());
+    2 * u8::from(upper <= lower) + u8::from(x > 0.0)
+}
+
+fn size(sums: &[f64]) -> f64 {
+    (sums.iter().map(|x| x * x).sum::<f64>() / sums.len() as f64).sqrt()
+}
+
 /// The weights that releases lead to, element by element, nothing lazy.
 fn by_hand(base: &Weights, s: &Settings, releases: &Releases) -> Vec<Vec<f32>> {
     let (mut w, plan) = (base.tensors.clone(), Plan::new(&base.layout, s).unwrap());
     let tuned = s.tune.ids(&base.layout).unwrap();
     let d = tuned.iter().map(|&p| base.layout.spec(p).len()).sum::<usize>() as f64;
     let (fires, k) = (s.fires(s.steps()), s.bits_per_step as usize);
+    let (z, agreed) = (s.noise_multiplier, s.batch as f64 / 4.0);
+    let by_level = (1.0 / (d * (z * z + agreed * agreed / k as f64)).sqrt()) as f32;
+    let by_size = ((k as f64 / d).sqrt() / s.batch as f64) as f32;
     let mut state: Vec<Vec<[f32; 2]>> = w.iter().map(|t| vec![[0.0; 2]; t.len()]).collect();
     let (mut fired, mut powers) = (0, (1.0f64, 1.0f64));
     for step in 0..s.steps() {
@@ -103,10 +119,12 @@ fn by_hand(base: &Weights, s: &Settings, releases: &Releases) -> Vec<Vec<f32>> {
                 let (number, scale) = match releases {
                     _ if !own => (0.0, 0.0),
                     Releases::Signs(x) => (f32::from(x[fired * k + bucket]), (1.0 / d.sqrt()) as f32),
-                    Releases::Scalars(x) => {
-                        let scale = (k as f64 / d).sqrt() / s.batch as f64;
-                        ((f64::from(x[fired * k + bucket]) / 1024.0) as f32, scale as f32)
+                    Releases::Levels(l) => {
+                        let code = l.codes[fired * k + bucket];
+                        let worth = LEVELS[usize::from(code / 2)] * (f64::from(l.sizes[fired]) / 1024.0);
+                        (if code % 2 == 1 { worth as f32 } else { -worth as f32 }, by_level)
                     }
+                    Releases::Scalars(x) => ((f64::from(x[fired * k + bucket]) / 1024.0) as f32, by_size),
                 };
                 let u = sign as f32 * number;
                 let [m, v] = &mut state[p.0][e];
@@ -136,7 +154,7 @@ fn by_hand(base: &Weights, s: &Settings, releases: &Releases) -> Vec<Vec<f32>> {
 fn training_replay_and_the_definition_agree_to_the_bit() {
     let (base, records) = (weights(shape(), 1), records(40, 2));
     type Edit = fn(&mut Settings);
-    let edits: [(&str, Edit); 10] = [
+    let edits: [(&str, Edit); 13] = [
         ("momentum", |_| ()),
         ("tuned", |s| s.tune = "last:1,bias".parse().unwrap()),
         ("direct", |s| s.momentum = 0.0),
@@ -149,6 +167,11 @@ fn training_replay_and_the_definition_agree_to_the_bit() {
         }),
         ("idle", |s| (s.p, s.schedule) = (0.4, Schedule::Linear { warmup: 0.2 })),
         ("scalar", |s| s.release = Release::Scalar),
+        ("level", |s| s.release = Release::Level),
+        ("level, idle", |s| (s.release, s.p, s.momentum) = (Release::Level, 0.4, 0.0)),
+        ("level, adamw", |s| {
+            (s.route, s.momentum, s.learning_rate, s.release) = (Route::Adamw, 0.0, 1e-2, Release::Level);
+        }),
         ("count", |s| s.sketch = SketchKind::Count),
         ("grid", |s| (s.sketch, s.bits_per_step) = (SketchKind::Grid, 36)),
     ];
@@ -171,6 +194,7 @@ fn training_replay_and_the_definition_agree_to_the_bit() {
         let mut turned = read.clone();
         match &mut turned.releases {
             Releases::Signs(signs) => signs[11] = -signs[11],
+            Releases::Levels(levels) => levels.codes[11] ^= 2,
             Releases::Scalars(scalars) => scalars[11] += 1,
         }
         let error = replay(base.clone(), &turned, |_| ()).unwrap_err().to_string();
@@ -182,7 +206,7 @@ fn training_replay_and_the_definition_agree_to_the_bit() {
 #[test]
 fn a_release_is_its_definition() {
     let (base, records, secret) = (weights(shape(), 1), records(40, 2), Secret::insecure(9));
-    for release in [Release::Sign, Release::Scalar] {
+    for release in [Release::Sign, Release::Level, Release::Scalar] {
         for clip_rule in [ClipFunction::Automatic, ClipFunction::Abadi] {
             for clip in [1.0, 0.3] {
                 let s = settings(|s| (s.release, s.clip_rule, s.clip) = (release, clip_rule, clip));
@@ -206,6 +230,17 @@ fn a_release_is_its_definition() {
                             // Gradients in f32 may turn a sum that is nearly 0.
                             assert!(wrong.into_iter().all(|(x, _)| x.abs() < 1e-3), "{noised:?} {signs:?}");
                             assert!(signs.contains(&1) && signs.contains(&-1));
+                        }
+                        Releases::Levels(levels) => {
+                            let r = size(&noised);
+                            assert!((r - f64::from(levels.sizes[0]) / 1024.0).abs() < 0.6 / 1024.0, "{r} {levels:?}");
+                            let wrong = noised.iter().zip(&levels.codes).filter(|(x, code)| {
+                                // Gradients in f32 may carry a sum across a threshold, and r is rounded.
+                                let near = [-2e-3, 0.0, 2e-3].map(|by| nearest(**x + by, r));
+                                !near.contains(code)
+                            });
+                            assert_eq!(wrong.count(), 0, "{noised:?} {levels:?}");
+                            assert!((0..4).all(|code| levels.codes.contains(&code)));
                         }
                         Releases::Scalars(scalars) => {
                             for (x, n) in noised.iter().zip(scalars) {
@@ -260,6 +295,60 @@ fn signs_have_the_law_of_a_poisson_sample_with_gaussian_noise() {
     }
 }
 
+/// Over many keys: every code is as frequent, and the size as large, as simulated samples and noise say that take nothing from the trainer.
+#[test]
+fn levels_have_the_law_of_a_poisson_sample_with_gaussian_noise() {
+    let (base, records) = (weights(shape(), 1), records(5, 6));
+    let s = settings(|s| {
+        (s.records, s.batch, s.bits_per_step, s.epochs, s.release) = (5, 2, 6, 1, Release::Level);
+    });
+    let sketch = Plan::new(&base.layout, &s).unwrap().sketch(0);
+    let all: Vec<Vec<f64>> =
+        sketched(&base, &sketch, &records.iter().collect::<Vec<_>>()).into_iter().map(|v| clipped(&s, v)).collect();
+    let k = sketch.k();
+    let count = |found: &mut Vec<f64>, codes: &[u8]| {
+        codes.iter().enumerate().for_each(|(b, code)| found[4 * b + usize::from(*code)] += 1.0);
+    };
+    let (draws, mut random) = (200_000, common::Random::new(77));
+    let (mut law, mut sizes) = (vec![0.0; 4 * k], [0.0; 2]);
+    for _ in 0..draws {
+        // Box and Muller's normals, by the standard library.
+        let mut normal = || {
+            let [u, v] = [(); 2].map(|()| (random.below(1 << 40) + 1) as f64 / (1u64 << 40) as f64);
+            (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
+        };
+        let mut sum: Vec<f64> = (0..k).map(|_| s.noise_multiplier * normal()).collect();
+        for v in &all {
+            if random.below(5) < 2 {
+                sum.iter_mut().zip(v).for_each(|(sum, v)| *sum += v);
+            }
+        }
+        let r = size(&sum);
+        count(&mut law, &sum.iter().map(|x| nearest(*x, r)).collect::<Vec<_>>());
+        (sizes[0], sizes[1]) = (sizes[0] + r, sizes[1] + r * r);
+    }
+    let (mean, square) = (sizes[0] / f64::from(draws), sizes[1] / f64::from(draws));
+    let trials = 6000;
+    let (mut found, mut size) = (vec![0.0; 4 * k], 0.0);
+    for seed in 0..trials {
+        let secret = Secret::insecure(1000 + seed);
+        let mut trainer = trainer(&base, &s, None, &secret, &records);
+        trainer.step().unwrap().unwrap();
+        let Releases::Levels(levels) = trainer.releases() else { panic!("levels") };
+        count(&mut found, &levels.codes);
+        size += f64::from(levels.sizes[0]) / 1024.0;
+    }
+    let n = trials as f64;
+    for (p, f) in law.iter().map(|p| p / f64::from(draws)).zip(found) {
+        assert!((f / n - p).abs() < 5.2 * (p * (1.0 - p) / n).sqrt(), "{} of the time, not {p}", f / n);
+    }
+    assert!(
+        law.chunks(4).any(|p| (p[0] + p[2] - p[1] - p[3]).abs() > 0.05 * f64::from(draws)),
+        "records that matter: {law:?}"
+    );
+    assert!((size / n - mean).abs() < 5.2 * ((square - mean * mean) / n).sqrt(), "{} is not {mean}", size / n);
+}
+
 /// Without noise, a sum of nothing is the public coin, a record moves the sums by C at most, and one that is not finite moves nothing.
 #[test]
 fn what_one_record_can_do_is_bounded() {
@@ -307,6 +396,11 @@ fn what_one_record_can_do_is_bounded() {
     };
     let coins: Vec<i8> = (0..16).map(|b| coin(5, 0, b)).collect();
     assert_eq!(signs, coins);
+    let Releases::Levels(levels) = first(&base, &quiet(&|s| s.release = Release::Level), &nothing) else {
+        panic!("levels")
+    };
+    assert_eq!(levels.sizes, [1]);
+    assert!(levels.codes.iter().zip(&coins).all(|(code, coin)| *code == u8::from(*coin > 0)));
     assert!(coins.contains(&1) && coins.contains(&-1));
     // A token whose embedding overflows: the record's sketch is no number, and the others' count as if it were not there.
     let mut broken = weights(config(|c| c.tied = false), 1);

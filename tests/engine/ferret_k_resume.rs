@@ -2,7 +2,7 @@
 
 use crate::common::{bits, in_pool, weights};
 use crate::ferret_k::{records, run, settings, shape, trainer};
-use ferret::method::ferret_k::{Release, Releases, Settings, Transcript};
+use ferret::method::ferret_k::{Levels, Release, Releases, Settings, Transcript};
 use ferret::method::{Run, Samples};
 use ferret::optim::Route;
 use ferret::rng::Secret;
@@ -15,6 +15,7 @@ fn a_run_goes_on_where_its_releases_end() {
         (|_| ()) as fn(&mut Settings),
         |s| (s.route, s.momentum, s.p, s.learning_rate) = (Route::Adamw, 0.0, 0.5, 1e-2),
         |s| s.release = Release::Scalar,
+        |s| (s.release, s.p) = (Release::Level, 0.5),
     ] {
         let s = settings(edit);
         let (whole, transcript) = run(&base, &s, &records);
@@ -22,6 +23,9 @@ fn a_run_goes_on_where_its_releases_end() {
         for steps in [0, 1, s.fires(s.steps()).len() / 2] {
             let part = match &transcript.releases {
                 Releases::Signs(x) => Releases::Signs(x[..steps * k].to_vec()),
+                Releases::Levels(l) => {
+                    Releases::Levels(Levels { sizes: l.sizes[..steps].to_vec(), codes: l.codes[..steps * k].to_vec() })
+                }
                 Releases::Scalars(x) => Releases::Scalars(x[..steps * k].to_vec()),
             };
             let mut trainer = trainer(&base, &s, Some(part), &secret, &records);
@@ -49,23 +53,67 @@ fn the_same_bits_at_any_thread_count_and_others_with_another_key() {
     assert_ne!(samples(0), samples(1));
 }
 
+type Edit<'a> = &'a dyn Fn(&mut serde_json::Value);
+
+/// What is read of a transcript that was edited and signed anew.
+fn forged(text: &str, edit: Edit) -> Result<Transcript, String> {
+    use sha2::{Digest, Sha256};
+    let mut value: serde_json::Value = serde_json::from_str(text).unwrap();
+    edit(&mut value);
+    value["checksum"] = "".into();
+    let sum = Sha256::digest(value.to_string());
+    value["checksum"] = sum.iter().map(|b| format!("{b:02x}")).collect::<String>().into();
+    Transcript::from_json(&value.to_string(), Path::new("t")).map_err(|e| e.to_string())
+}
+
+#[test]
+fn a_damaged_transcript_of_levels_is_refused() {
+    let (base, records) = (weights(shape(), 1), records(40, 2));
+    let (_, transcript) = run(&base, &settings(|s| (s.p, s.release) = (0.7, Release::Level)), &records);
+    let text = transcript.to_json().unwrap();
+    let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&read["version"], &read["settings"]["release"]), (&2.into(), &"level".into()));
+    let fires = read["fires"].as_u64().unwrap() as usize;
+    assert_eq!(transcript.releases.bits(), (2 * 37 + 32) * fires as u64);
+    let [levels, sizes] = ["levels", "sizes"].map(|name| read[name].as_str().unwrap().to_owned());
+    assert_eq!(forged(&text, &|_| ()).unwrap(), transcript, "the forger's tools work");
+    let edits: &[(&str, Edit)] = &[
+        ("levels: is no base64", &|t| t["levels"] = levels[1..].into()),
+        ("sizes: is no base64", &|t| t["sizes"] = sizes[1..].into()),
+        ("levels: holds", &|t| t["levels"] = format!("AAAA{levels}").into()),
+        ("sizes: holds", &|t| t["sizes"] = "AAAA".into()),
+        ("size is 0", &|t| t["sizes"] = format!("AAAAAA{}", &sizes[6..]).into()),
+        ("levels and sizes", &|t| _ = t.as_object_mut().unwrap().remove("sizes")),
+        ("levels and sizes", &|t| t["signs"] = levels.clone().into()),
+        ("levels and sizes", &|t| t["scalars"] = sizes.clone().into()),
+        ("version 1", &|t| t["version"] = 1.into()),
+        ("version 3", &|t| t["version"] = 3.into()),
+        ("version 2", &|t| t["settings"]["release"] = "sign".into()),
+        ("levels: holds", &|t| t["settings"]["bits_per_step"] = 36.into()),
+        ("unknown field", &|t| t["settings"]["level_bits"] = 2.into()),
+        ("make", &|t| t["settings"]["seed"] = 54_321.into()),
+    ];
+    for (sentence, edit) in edits {
+        let error = forged(&text, edit).unwrap_err();
+        assert!(error.contains(sentence), "expected {sentence:?}: {error}");
+    }
+    // A size too much, and half a step.
+    for edit in [(|l| l.sizes.push(1)) as fn(&mut Levels), |l| l.codes.push(1), |l| l.codes[0] = 4] {
+        let mut long = transcript.clone();
+        let Releases::Levels(levels) = &mut long.releases else { panic!("levels") };
+        edit(levels);
+        assert!(long.to_json().is_err());
+    }
+}
+
 #[test]
 fn a_damaged_transcript_is_refused() {
     let (base, records) = (weights(shape(), 1), records(40, 2));
     let (_, transcript) = run(&base, &settings(|s| s.p = 0.7), &records);
     let text = transcript.to_json().unwrap();
-    let forge = |edit: &dyn Fn(&mut serde_json::Value)| {
-        use sha2::{Digest, Sha256};
-        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        edit(&mut value);
-        value["checksum"] = "".into();
-        let sum = Sha256::digest(value.to_string());
-        value["checksum"] = sum.iter().map(|b| format!("{b:02x}")).collect::<String>().into();
-        Transcript::from_json(&value.to_string(), Path::new("t")).map_err(|e| e.to_string())
-    };
+    let forge = |edit: Edit| forged(&text, edit);
     assert_eq!(forge(&|_| ()).unwrap(), transcript, "the forger's tools work");
     let signs = serde_json::from_str::<serde_json::Value>(&text).unwrap()["signs"].as_str().unwrap().to_owned();
-    type Edit<'a> = &'a dyn Fn(&mut serde_json::Value);
     let edits: &[(&str, Edit)] = &[
         ("is no base64", &|t| t["signs"] = signs[1..].into()),
         ("no character of base64", &|t| t["signs"] = format!("!{}", &signs[1..]).into()),

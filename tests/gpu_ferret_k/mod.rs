@@ -20,6 +20,26 @@ fn run<B: Backend>(b: B, base: &Weights, s: &Settings, records: &[Example], step
     (weights, transcript)
 }
 
+/// Levels on the device: the CPU's but for sums that rounding carries across a threshold, and weights that are their replay.
+fn levels_are_the_cpus(gpu: &Gpu, base: &Weights, records: &[Example]) {
+    let s = Settings {
+        bits_per_step: 256,
+        release: Release::Level,
+        records: 30,
+        batch: 10,
+        epochs: 3,
+        learning_rate: 0.1,
+        ..Settings::usual(0.5)
+    };
+    let ((there, on_gpu), (_, on_cpu)) =
+        (run(gpu.clone(), base, &s, records, 6), run(Cpu::<f32>::new(), base, &s, records, 6));
+    let (Releases::Levels(a), Releases::Levels(b)) = (&on_gpu.releases, &on_cpu.releases) else { panic!("levels") };
+    assert!(a.sizes.iter().zip(&b.sizes).all(|(a, b)| (a - b).abs() <= 4), "{:?} {:?}", a.sizes, b.sizes);
+    let other = a.codes.iter().zip(&b.codes).filter(|(a, b)| a != b).count();
+    assert!(other <= 30, "{other} of {}", a.codes.len());
+    assert_eq!(replay(base.clone(), &on_gpu, |_| ()).unwrap().tensors, there.tensors);
+}
+
 #[test]
 fn releases_are_the_cpus_and_published_weights_are_replayed() {
     let Some(gpu) = gpu() else { return };
@@ -27,6 +47,7 @@ fn releases_are_the_cpus_and_published_weights_are_replayed() {
     let mut random = Random::new(3);
     let records: Vec<Example> =
         (0..30).map(|_| Example::all((0..2 + random.below(10)).map(|_| random.below(23) as u32).collect())).collect();
+    levels_are_the_cpus(&gpu, &base, &records);
     for (sketch, k) in
         [(SketchKind::Tensor, 37), (SketchKind::Tensor, 8), (SketchKind::Grid, 36), (SketchKind::Count, 40)]
     {

@@ -164,6 +164,10 @@ fn what_the_verbs_print_is_of_their_schemas() {
             format!("train --method ferret-k -m {tiny} -d r.jsonl --dp-epsilon 2 --batch 6 --dry-run --release scalar"),
         ),
         (
+            "train",
+            format!("train --method ferret-k -m {tiny} -d r.jsonl --dp-epsilon 2 --batch 6 --dry-run --release level"),
+        ),
+        (
             "account",
             "account --mechanism gaussian --sampling-rate 0.005 --steps 100 --sigma 1 --delta 1e-5 -q".to_owned(),
         ),

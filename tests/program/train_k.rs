@@ -38,6 +38,8 @@ fn a_run_is_its_transcript_and_promises_what_dpsgd_promises() {
         &["--route", "adamw", "--learning-rate", "1e-3", "--sketch", "grid"],
         &["--momentum", "0", "--schedule", "linear"],
         &["--tune", "last:1"],
+        &["--release", "level"],
+        &["--release", "level", "--bits-per-step", "101", "--fire", "1"],
     ] {
         let name = extra.join("");
         let (out, again) = (dir.path().join(&name), dir.path().join(format!("{name}-again")));
@@ -48,8 +50,9 @@ fn a_run_is_its_transcript_and_promises_what_dpsgd_promises() {
         let transcript = json_of(&out.join("transcript.json"));
         let k = transcript["settings"]["bits_per_step"].as_u64().unwrap();
         // B = 10: 32 B = 320 signs, more than the 4 x 100 x 1.3 / (1.69 x 4) = 76.9 that z = 1.3 asks for.
-        assert_eq!(k, if extra[0] == "--bits-per-step" { 100 } else { 256 });
-        let released = summary["bits"].as_u64().or(summary["scalars"].as_u64());
+        let given = extra.iter().position(|arg| *arg == "--bits-per-step").map(|at| extra[at + 1].parse().unwrap());
+        assert_eq!(k, given.unwrap_or(if extra.contains(&"level") { 128 } else { 256 }));
+        let released = ["bits", "levels", "scalars"].iter().find_map(|what| summary[what].as_u64());
         assert_eq!((released, &summary["computed_steps"]), (Some(40 * k), &json!(40)));
         assert_eq!(summary["private"], true);
         let file = out.join("transcript.json");
@@ -150,7 +153,7 @@ fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
         (&[&noise[..], &["--fire", "1e-9"]].concat(), "no step of 40 fires"),
         (&[&noise[..], &["--momentum", "1"]].concat(), "momentum"),
         (&[&noise[..], &["--momentum", "0.5", "--route", "adamw"]].concat(), "AdamW has its own"),
-        (&[&noise[..], &["--release", "rr"]].concat(), "sign or scalar"),
+        (&[&noise[..], &["--release", "rr"]].concat(), "sign, level or scalar"),
         (&[&noise[..], &["--groups", "3"]].concat(), "--groups"),
         (&[&noise[..], &["--clipping", "per-layer"]].concat(), "as a whole"),
         (&[&noise[..], &["--batch-per", "bit"]].concat(), "single bits"),
@@ -168,6 +171,6 @@ fn what_cannot_be_trained_gets_a_sentence_and_no_folder() {
     }
     says(
         &train("ferret-max", &data, &out, &["--epsilon", "1", "--release", "sign"]).output().unwrap(),
-        "--release sign and scalar are ferret-k's",
+        "--release sign, level and scalar are ferret-k's",
     );
 }

@@ -109,7 +109,9 @@ pub(super) fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Res
 /// What ranks sum in a step: of FERRET-k as many numbers as `train` takes signs by itself.
 fn sums(method: &str, batch: u64, noise: f64) -> Sums {
     match method {
-        ferret_k::NAME => Sums::Sketches(ferret_k::Settings::usual_bits(batch, noise).into()),
+        ferret_k::NAME => {
+            Sums::Sketches(ferret_k::Settings::usual_bits(ferret_k::Release::default(), batch, noise).into())
+        }
         _ => Sums::Whole,
     }
 }

@@ -49,7 +49,7 @@ pub(super) struct FerretArgs {
     /// What a fire sends [default: bit; ferret-k: sign]
     ///
     /// The bit itself (bounded mutual information), the bit by randomised response, or a scalar with Gaussian noise (both also
-    /// (eps, delta)-DP); ferret-k: signs or scalars, after the noise.
+    /// (eps, delta)-DP); ferret-k: signs, levels or scalars, after the noise.
     #[arg(long, value_name = "KIND", value_enum)]
     pub(super) release: Option<ReleaseKind>,
     /// rr: probability of a flip
@@ -74,6 +74,8 @@ pub(in crate::cli) enum ReleaseKind {
     Gaussian,
     /// ferret-k: the signs of noised sums
     Sign,
+    /// ferret-k: two bits of each noised sum, and one size for all
+    Level,
     /// ferret-k: the noised sums, on a grid
     Scalar,
 }
@@ -187,8 +189,8 @@ fn release(args: &Args, settings: &Settings, bars: &Bars) -> Result<Release> {
             Err(Error::usage("--flip, --dither and --dp-epsilon belong to --release rr or gaussian"))
         }
         ReleaseKind::Bit => Ok(Release::Bit),
-        ReleaseKind::Sign | ReleaseKind::Scalar => {
-            Err(Error::usage(format!("--release sign and scalar are ferret-k's, not {}'s", args.method)))
+        ReleaseKind::Sign | ReleaseKind::Level | ReleaseKind::Scalar => {
+            Err(Error::usage(format!("--release sign, level and scalar are ferret-k's, not {}'s", args.method)))
         }
         ReleaseKind::Rr => match f.flip {
             Some(flip) => Ok(Release::Rr { flip, unbiased: f.unbiased }),

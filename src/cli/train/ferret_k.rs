@@ -15,8 +15,8 @@ use crate::rng::SketchKind;
 /// What only FERRET-k has.
 #[derive(clap::Args, Debug)]
 pub(super) struct FerretKArgs {
-    /// Signs or scalars that a step releases, k [default: the power of two below 4 B² (1 + 3 / B) / 4 z², from 64 to 65536, for batches of B and
-    /// noise z]; any number costs the same (eps, delta)
+    /// Signs, levels or scalars that a step releases, k [default: the power of two below 4 B² (1 + 3 / B) / 4 z² or 32 B, the larger, from 64 to 65536, for
+    /// batches of B and noise z; of levels half as many]; any number costs the same (eps, delta)
     #[arg(long, value_name = "K")]
     pub(super) bits_per_step: Option<u32>,
     /// How weights fall into k buckets: tensor (from a layer's factors, by Fourier transforms), grid (by a small product), or count (every weight by
@@ -79,7 +79,10 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
         release: match args.ferret.release {
             None | Some(ReleaseKind::Sign) => Release::Sign,
             Some(ReleaseKind::Scalar) => Release::Scalar,
-            Some(_) => return Err(Error::usage("--method ferret-k releases sign or scalar: give one as --release")),
+            Some(ReleaseKind::Level) => Release::Level,
+            Some(_) => {
+                return Err(Error::usage("--method ferret-k releases sign, level or scalar: give one as --release"));
+            }
         },
         clip: args.clip,
         clip_rule: args.dense.clip_function.unwrap_or_default(),
@@ -107,8 +110,9 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
         )));
     }
     settings.noise_multiplier = noise_multiplier(args, settings.sampling_rate(), fires, bars)?;
-    settings.bits_per_step =
-        k.bits_per_step.unwrap_or_else(|| Settings::usual_bits(args.batch, settings.noise_multiplier));
+    settings.bits_per_step = k
+        .bits_per_step
+        .unwrap_or_else(|| Settings::usual_bits(settings.release, args.batch, settings.noise_multiplier));
     settings.learning_rate = args.learning_rate.unwrap_or_else(|| rates::ferret_k(&settings, layout.scalars()));
     settings.check()?;
     Ok(Method::FerretK(settings))

@@ -149,8 +149,8 @@ fn sketches(
     epochs: u32,
 ) -> Result<ferret_k::Settings> {
     let stated = released.and_then(|r| match *r {
-        Released::NoisedSketches { numbers, signs, noise_multiplier, clip, .. } => {
-            Some((numbers, signs, noise_multiplier, clip))
+        Released::NoisedSketches { numbers, signs, levels, noise_multiplier, clip, .. } => {
+            Some((numbers, ferret_k::Release::stated(signs, levels), noise_multiplier, clip))
         }
         _ => None,
     });
@@ -158,13 +158,10 @@ fn sketches(
         Error::usage("shadow models by ferret-k need `shadow_noise_multiplier`: no statement tells the audited run's")
     })?;
     let usual = ferret_k::Settings { batch, epochs, micro_batch: MICRO_BATCH, ..ferret_k::Settings::usual(noise) };
-    let bits_per_step = ferret_k::Settings::usual_bits(batch, noise);
+    let bits_per_step = ferret_k::Settings::usual_bits(usual.release, batch, noise);
     Ok(match stated {
         None => ferret_k::Settings { bits_per_step, ..usual },
-        Some((bits_per_step, signs, _, clip)) => {
-            let release = if signs { ferret_k::Release::Sign } else { ferret_k::Release::Scalar };
-            ferret_k::Settings { bits_per_step, release, clip, ..usual }
-        }
+        Some((bits_per_step, release, _, clip)) => ferret_k::Settings { bits_per_step, release, clip, ..usual },
     })
 }
 

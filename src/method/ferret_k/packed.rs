@@ -40,22 +40,37 @@ fn decode(text: &str) -> Result<Vec<u8>, String> {
 
 /// Signs, eight a byte, the first in the lowest bit; 1 stands for plus.
 pub(super) fn pack_signs(signs: &[i8]) -> String {
-    let byte = |eight: &[i8]| eight.iter().enumerate().fold(0u8, |byte, (i, &s)| byte | u8::from(s > 0) << i);
-    encode(&signs.chunks(8).map(byte).collect::<Vec<_>>())
+    pack_codes(&signs.iter().map(|&s| u8::from(s > 0)).collect::<Vec<_>>(), 1)
 }
 
 /// The `count` signs that [`pack_signs`] packed.
 pub(super) fn unpack_signs(text: &str, count: u64) -> Result<Vec<i8>, String> {
+    Ok(unpack_codes(text, count, 1)?.into_iter().map(|code| if code == 1 { 1 } else { -1 }).collect())
+}
+
+/// Codes of so many bits, one after the other, the first in the lowest bits.
+pub(super) fn pack_codes(codes: &[u8], bits: u32) -> String {
+    let mut bytes = vec![0u8; (codes.len() * bits as usize).div_ceil(8)];
+    for (code, at) in codes.iter().zip((0..).step_by(bits as usize)) {
+        (0..bits as usize).for_each(|i| bytes[(at + i) / 8] |= (code >> i & 1) << ((at + i) % 8));
+    }
+    encode(&bytes)
+}
+
+/// The `count` codes that [`pack_codes`] packed.
+pub(super) fn unpack_codes(text: &str, count: u64, bits: u32) -> Result<Vec<u8>, String> {
     let bytes = decode(text)?;
-    if bytes.len() as u64 != count.div_ceil(8) {
-        return Err(format!("holds {} bytes, expected {} for {count} signs", bytes.len(), count.div_ceil(8)));
+    let expected = count.saturating_mul(bits.into()).div_ceil(8);
+    if bytes.len() as u64 != expected {
+        return Err(format!("holds {} bytes, expected {expected} for {count} of {bits} bits", bytes.len()));
     }
-    let mut signs: Vec<i8> =
-        bytes.iter().flat_map(|byte| (0..8).map(move |i| if byte >> i & 1 == 1 { 1 } else { -1 })).collect();
-    if signs.drain(count as usize..).any(|s| s == 1) {
-        return Err("has bits set after its last sign".into());
+    let bit = |at: usize| bytes[at / 8] >> (at % 8) & 1;
+    let end = count as usize * bits as usize;
+    if (end..8 * bytes.len()).any(|at| bit(at) == 1) {
+        return Err("has bits set after its last release".into());
     }
-    Ok(signs)
+    let code = |at: usize| (0..bits as usize).fold(0, |code, i| code | bit(at + i) << i);
+    Ok((0..end).step_by(bits as usize).map(code).collect())
 }
 
 /// Whole numbers, four bytes each, the lowest first.
@@ -102,6 +117,6 @@ mod tests {
             assert!(unpack_numbers(&pack_numbers(&numbers), count as u64).is_err());
         }
         // Nine signs, and a tenth bit that is set.
-        assert!(unpack_signs(&encode(&[0, 2]), 9).unwrap_err().contains("after its last sign"));
+        assert!(unpack_signs(&encode(&[0, 2]), 9).unwrap_err().contains("after its last release"));
     }
 }

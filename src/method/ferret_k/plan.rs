@@ -30,6 +30,11 @@ impl Plan {
             Release::Sign => 1.0 / d.sqrt(),
             // |S| = B C, all records of one mind, is as long a step. B is the planned one: the realised batch size is secret.
             Release::Scalar => (f64::from(settings.bits_per_step) / d).sqrt() / settings.batch as f64,
+            // A step is about as long as one of signs: S_j is z C of noise, and its share of what a quarter of the batch would make of one mind.
+            Release::Level => {
+                let (z, agreed) = (settings.noise_multiplier, settings.batch as f64 / 4.0);
+                1.0 / (d * (z * z + agreed * agreed / f64::from(settings.bits_per_step))).sqrt()
+            }
         };
         Ok(Self { settings: settings.clone(), shapes, scale: scale as f32 })
     }
@@ -50,7 +55,8 @@ impl Plan {
         StepSketch::new(seed, step, sketch, self.settings.k(), &self.shapes)
     }
 
-    /// The factor on `Uᵀ b`: 1 / sqrt(d) for signs, sqrt(k / d) / B for scalars in units of C, of which d is the number of tuned weights.
+    /// The factor on `Uᵀ b`: 1 / sqrt(d) for signs, and in units of C sqrt(k / d) / B for scalars and 1 / sqrt(d (z² + B² / 16 k)) for levels, of which
+    /// d is the number of tuned weights.
     pub fn scale(&self) -> f32 {
         self.scale
     }

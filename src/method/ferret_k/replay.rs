@@ -16,7 +16,7 @@ use crate::rng::StepSketch;
 pub type Replayer<B> = replayer::Replayer<Plan, B>;
 
 impl<B: Backend> Replayer<B> {
-    /// Apply what `step` released, a number for each bucket of its `sketch`: signs, or scalars in units of C.
+    /// Apply what `step` released, a number for each bucket of its `sketch`: signs, or levels or scalars in units of C.
     pub fn step(
         &mut self,
         b: &B,

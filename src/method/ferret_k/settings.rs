@@ -1,5 +1,6 @@
 //! Everything that a FERRET-k run was told: what a transcript records beside the releases.
 
+use super::levels;
 use super::sum::MOST_RECORDS;
 use crate::error::{Error, Result};
 use crate::grad::ClipFunction;
@@ -21,8 +22,30 @@ pub enum Release {
     /// Their signs.
     #[default]
     Sign,
+    /// Two bits of each, its sign and one of two levels, and the size of all ([`super::levels`]).
+    Level,
     /// The sums, on a public grid of C / 1024.
     Scalar,
+}
+
+impl Release {
+    /// The one that a statement tells of.
+    pub fn stated(signs: bool, levels: bool) -> Self {
+        match (signs, levels) {
+            (_, true) => Self::Level,
+            (true, _) => Self::Sign,
+            _ => Self::Scalar,
+        }
+    }
+
+    /// Bits that a step of k numbers releases.
+    pub fn bits(self, k: u64) -> u64 {
+        match self {
+            Self::Sign => k,
+            Self::Level => u64::from(levels::BITS) * k + 32,
+            Self::Scalar => 32 * k,
+        }
+    }
 }
 
 /// The settings of a run. Public, all of them, the number of records included.
@@ -93,7 +116,7 @@ impl Settings {
         Self {
             tune: Tune::default(),
             adapter: None,
-            bits_per_step: Self::usual_bits(50, noise_multiplier),
+            bits_per_step: Self::usual_bits(Release::Sign, 50, noise_multiplier),
             sketch: SketchKind::Tensor,
             release: Release::Sign,
             noise_multiplier,
@@ -117,12 +140,16 @@ impl Settings {
     }
 
     /// k for batches of B with noise z: the power of two below the number of signs that make four fifths of the progress there is to be made
-    /// ([`signs_per_step`]) or below 32 B, whichever is more, between 64 and 65,536. Under much noise a few signs should do by that count, and in
+    /// ([`signs_per_step`]) or below 32 B, whichever is more, between 64 and 65,536; of levels as many as take no more bits. Under much noise a few signs should do by that count, and in
     /// trials did not (eps 0.1, B = 100: perplexity 43 with 64 signs, 34 to 38 with 1,024 and 2,048); 32 B of them are 12 KB over three passes of 1,500 records.
-    pub fn usual_bits(batch: u64, noise_multiplier: f64) -> u32 {
+    pub fn usual_bits(release: Release, batch: u64, noise_multiplier: f64) -> u32 {
         let enough =
             signs_per_step(batch, noise_multiplier, GRADIENT_NOISE).max(32 * batch.min(1 << 16)).clamp(64, 1 << 16);
-        1 << enough.ilog2()
+        let signs = 1u32 << enough.ilog2();
+        match release {
+            Release::Level => signs / levels::BITS,
+            Release::Sign | Release::Scalar => signs,
+        }
     }
 
     /// The numbers of the update rules.
@@ -159,7 +186,8 @@ impl Settings {
             Release::Sign => {
                 Event::SubsampledSigns { noise_multiplier, bits: self.bits_per_step, sampling_rate, steps }
             }
-            Release::Scalar => Event::SubsampledGaussian { noise_multiplier, sampling_rate, steps },
+            // Of levels no less is proven than of the sums that they are made from.
+            Release::Level | Release::Scalar => Event::SubsampledGaussian { noise_multiplier, sampling_rate, steps },
         })
     }
 
@@ -233,12 +261,14 @@ mod tests {
     #[test]
     fn more_noise_pays_for_fewer_bits_but_not_for_few() {
         // The trial's setting: (1, 1e-5), B = 50.
-        assert_eq!(Settings::usual_bits(50, 1.52), 1024);
-        assert_eq!(Settings::usual_bits(50, 15.2), 1024);
-        assert_eq!(Settings::usual_bits(5, 15.2), 128);
-        assert_eq!(Settings::usual_bits(1, 5.0), 64);
-        assert_eq!(Settings::usual_bits(100_000, 0.5), 65_536);
-        assert_eq!(Settings::usual_bits(50, 0.0), 65_536);
+        assert_eq!(Settings::usual_bits(Release::Sign, 50, 1.52), 1024);
+        assert_eq!(Settings::usual_bits(Release::Sign, 50, 15.2), 1024);
+        assert_eq!(Settings::usual_bits(Release::Sign, 5, 15.2), 128);
+        assert_eq!(Settings::usual_bits(Release::Sign, 1, 5.0), 64);
+        assert_eq!(Settings::usual_bits(Release::Sign, 100_000, 0.5), 65_536);
+        assert_eq!(Settings::usual_bits(Release::Sign, 50, 0.0), 65_536);
+        // Levels in as many bits.
+        assert_eq!(Settings::usual_bits(Release::Level, 50, 1.52), 512);
     }
 
     #[test]

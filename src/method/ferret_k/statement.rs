@@ -24,6 +24,7 @@ impl Settings {
             count: self.count_fires(stop, u64::MAX),
             numbers: self.bits_per_step,
             signs: self.release == Release::Sign,
+            levels: self.release == Release::Level,
             noise_multiplier: self.noise_multiplier,
             clip: self.clip,
         };
@@ -92,7 +93,7 @@ mod tests {
         pairs.collect()
     }
 
-    /// For any k, signs or scalars: the (eps, delta) of DPSGD with the same sampling rate, noise and steps, to the last digit.
+    /// For any k, signs, levels or scalars: the (eps, delta) of DPSGD with the same sampling rate, noise and steps, to the last digit.
     #[test]
     fn eps_and_delta_are_dpsgds() {
         let layout = Layout::new(&Preset::Tiny.config());
@@ -123,7 +124,9 @@ mod tests {
         };
         for stop in [96, 40] {
             let theirs = dpsgd.statement(&layout, stop, 1e-5, Circumstances::default()).unwrap();
-            for (bits_per_step, release) in [(1, Release::Sign), (1024, Release::Sign), (1024, Release::Scalar)] {
+            for (bits_per_step, release) in
+                [(1, Release::Sign), (1024, Release::Sign), (1024, Release::Level), (1024, Release::Scalar)]
+            {
                 let own = Settings { bits_per_step, release, ..settings.clone() };
                 let own = own.statement(stop, 1e-5, Circumstances::default()).unwrap();
                 for of in ["spent", "planned"] {

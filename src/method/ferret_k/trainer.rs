@@ -1,5 +1,6 @@
 //! Training: for every step that computes, each record's sketch, clipped; their sum, noised; its signs; one update.
 
+use super::levels::Levels;
 use super::plan::Plan;
 use super::settings::{Release, Settings};
 use super::sum::Total;
@@ -52,17 +53,19 @@ impl<B: Backend> Trainer<'_, B> {
         let sigma = if noise_multiplier > 0.0 { (noise_multiplier * clip).next_up() } else { 0.0 };
         let noised = sums.map(|sums| {
             let noised = sums.iter().map(|sum| sum + sigma * noise.gaussian());
+            let coin = |bucket| coin(seed, step, bucket);
             match release {
-                Release::Sign => Releases::Signs(
-                    noised.zip(0..).map(|(x, bucket)| sign_or_coin(x, coin(seed, step, bucket))).collect(),
-                ),
+                Release::Sign => {
+                    Releases::Signs(noised.zip(0..).map(|(x, bucket)| sign_or_coin(x, coin(bucket))).collect())
+                }
+                Release::Level => Releases::Levels(Levels::of(&noised.map(|x| x / clip).collect::<Vec<_>>(), coin)),
                 Release::Scalar => Releases::Scalars(noised.map(|x| on_grid(x / clip)).collect()),
             }
         });
         // The one place where something of a gradient leaves.
         noised.open(&if self.settings.holds() {
             Opening::release(
-                "signs, or places on a grid, of clipped sums with Gaussian noise, as charged by the accountants",
+                "signs, levels, or places on a grid, of clipped sums with Gaussian noise, as charged by the accountants",
             )
         } else {
             Opening::non_private("sums without noise, or of sketches that are not clipped")
@@ -85,7 +88,7 @@ impl Trainable for Plan {
 
     fn fires_of(&self, releases: &Releases) -> Option<usize> {
         let k = self.settings().k();
-        releases.len().is_multiple_of(k).then_some(releases.len() / k)
+        releases.is_whole(k).then_some(releases.len() / k)
     }
 
     fn is_rebuildable(&self) -> bool {
@@ -100,11 +103,7 @@ impl Trainable for Plan {
         let released = run.release(step, sums);
         let Decoder { backend, params, .. } = &mut run.decoder;
         run.replayer.step(backend, step, &released.numbers(0, sketch.k()), &sketch, params)?;
-        match (&mut run.releases, released) {
-            (Releases::Signs(all), Releases::Signs(own)) => all.extend(own),
-            (Releases::Scalars(all), Releases::Scalars(own)) => all.extend(own),
-            _ => unreachable!("releases are of the kind the settings name"),
-        }
+        run.releases.extend(released);
         Ok(Step { step, groups: Vec::new(), private })
     }
 

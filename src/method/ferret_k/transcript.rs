@@ -3,14 +3,16 @@
 //! ```text
 //! {
 //!   "format": "ferret-k transcript",
-//!   "version": 1,
+//!   "version": 1,              2 with levels
 //!   "base_sha256": "…",        SHA-256 of the base model's tensors
 //!   "tuned_sha256": "…",       of the tuned model's; null while the run is unfinished
 //!   "settings": { … },         see Settings
 //!   "steps_run": 96,           how many of the settings' steps were made
 //!   "fires": 96,               how many of them computed something; which ones follows from the seed
 //!   "signs": "q83Z…",          base64 of fires x k bits, step after step, bucket after bucket, the first in a byte's lowest bit, 1 for plus
-//!   "scalars": "AAQA…",        in place of signs: base64 of fires x k integers of 32 bits, the lowest byte first, in units of C / 1024
+//!   "levels": "5Bsk…",         in place of signs: base64 of fires x k codes of two bits, laid out as signs are: 1 for plus, 2 more for the upper level
+//!   "sizes": "rQgA…",          beside levels: base64 of fires integers of 32 bits, the lowest byte first, in units of C / 1024
+//!   "scalars": "AAQA…",        in place of signs: base64 of fires x k integers, as sizes are
 //!   "checksum": "…"            SHA-256 of this object, compact, with an empty checksum
 //! }
 //! ```
@@ -18,7 +20,8 @@
 //! The checksum finds slips and careless edits; it is no signature. What cannot be forged without finding another run is the tuned
 //! model's hash.
 
-use super::packed::{pack_numbers, pack_signs, unpack_numbers, unpack_signs};
+use super::levels::{self, Levels};
+use super::packed::{pack_codes, pack_numbers, pack_signs, unpack_codes, unpack_numbers, unpack_signs};
 use super::settings::{Release, Settings};
 use crate::error::{Error, Result};
 use crate::method::ferret::transcript::GRID;
@@ -28,13 +31,21 @@ use serde_json::Value;
 use std::path::Path;
 
 pub(in crate::method) const FORMAT: &str = "ferret-k transcript";
-const VERSION: u32 = 1;
+/// The newest. Files of signs and of scalars are of version 1, which has no levels: they are the bytes that they always were.
+const VERSION: u32 = 2;
+
+/// The version of a file with such releases.
+fn version(release: Release) -> u32 {
+    if release == Release::Level { VERSION } else { 1 }
+}
 
 /// What was released, step after step, k of them each.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Releases {
     /// +1 or -1.
     Signs(Vec<i8>),
+    /// Levels, and a size a step.
+    Levels(Levels),
     /// Sums in units of C / 1024.
     Scalars(Vec<i32>),
 }
@@ -44,6 +55,7 @@ impl Releases {
     pub fn none(release: Release) -> Self {
         match release {
             Release::Sign => Self::Signs(Vec::new()),
+            Release::Level => Self::Levels(Levels::default()),
             Release::Scalar => Self::Scalars(Vec::new()),
         }
     }
@@ -52,6 +64,7 @@ impl Releases {
     pub fn len(&self) -> usize {
         match self {
             Self::Signs(s) => s.len(),
+            Self::Levels(l) => l.codes.len(),
             Self::Scalars(s) => s.len(),
         }
     }
@@ -61,18 +74,39 @@ impl Releases {
         self.len() == 0
     }
 
+    /// Whether they are those of whole steps of k numbers.
+    pub fn is_whole(&self, k: usize) -> bool {
+        let sized = |l: &Levels| l.sizes.len() == l.codes.len() / k;
+        self.len().is_multiple_of(k) && if let Self::Levels(l) = self { sized(l) } else { true }
+    }
+
+    /// Add what a step released, of the same kind.
+    pub(super) fn extend(&mut self, step: Self) {
+        match (self, step) {
+            (Self::Signs(all), Self::Signs(own)) => all.extend(own),
+            (Self::Levels(all), Self::Levels(own)) => {
+                all.sizes.extend(own.sizes);
+                all.codes.extend(own.codes);
+            }
+            (Self::Scalars(all), Self::Scalars(own)) => all.extend(own),
+            _ => unreachable!("releases are of the kind the settings name"),
+        }
+    }
+
     /// Bits that they take.
     pub fn bits(&self) -> u64 {
         match self {
             Self::Signs(s) => s.len() as u64,
+            Self::Levels(l) => u64::from(levels::BITS) * l.codes.len() as u64 + 32 * l.sizes.len() as u64,
             Self::Scalars(s) => 32 * s.len() as u64,
         }
     }
 
-    /// The k numbers of the i-th computed step: signs, or scalars in units of C.
+    /// The k numbers of the i-th computed step: signs, or levels or scalars in units of C.
     pub fn numbers(&self, i: usize, k: usize) -> Vec<f32> {
         match self {
             Self::Signs(s) => s[i * k..][..k].iter().map(|&s| f32::from(s)).collect(),
+            Self::Levels(l) => l.numbers(i, k),
             Self::Scalars(s) => s[i * k..][..k].iter().map(|&s| (f64::from(s) / GRID) as f32).collect(),
         }
     }
@@ -100,6 +134,10 @@ struct File {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     signs: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    levels: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sizes: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     scalars: Option<String>,
     checksum: String,
 }
@@ -116,9 +154,9 @@ impl Transcript {
         self.check_run(Settings::check, Settings::steps)?;
         match (&self.releases, self.settings.release) {
             (Releases::Signs(signs), Release::Sign) => check_signs(signs)?,
+            (Releases::Levels(levels), Release::Level) => levels.check(self.settings.k())?,
             (Releases::Scalars(_), Release::Scalar) => {}
-            (Releases::Signs(_), _) => return refuse("signs were released where settings say scalars".into()),
-            (Releases::Scalars(_), _) => return refuse("scalars were released where settings say signs".into()),
+            (_, said) => return refuse(format!("what was released is not what settings say: {said:?}")),
         }
         let (listed, k) = (self.releases.len() as u64, self.settings.k() as u64);
         match self.settings.count_fires(self.steps_run, listed / k) {
@@ -133,22 +171,27 @@ impl Transcript {
     /// The file's text.
     pub fn to_json(&self) -> Result<String> {
         self.check()?;
-        let (signs, scalars) = match &self.releases {
-            Releases::Signs(signs) => (Some(pack_signs(signs)), None),
-            Releases::Scalars(scalars) => (None, Some(pack_numbers(scalars))),
-        };
-        let file = File {
+        let mut file = File {
             format: FORMAT.into(),
-            version: VERSION,
+            version: version(self.settings.release),
             base_sha256: self.base_sha256.clone(),
             tuned_sha256: self.tuned_sha256.clone(),
             settings: self.settings.clone(),
             steps_run: self.steps_run,
             fires: self.releases.len() as u64 / u64::from(self.settings.bits_per_step),
-            signs,
-            scalars,
+            signs: None,
+            levels: None,
+            sizes: None,
+            scalars: None,
             checksum: String::new(),
         };
+        match &self.releases {
+            Releases::Signs(signs) => file.signs = Some(pack_signs(signs)),
+            Releases::Levels(Levels { sizes, codes }) => {
+                (file.levels, file.sizes) = (Some(pack_codes(codes, levels::BITS)), Some(pack_numbers(sizes)));
+            }
+            Releases::Scalars(scalars) => file.scalars = Some(pack_numbers(scalars)),
+        }
         let mut value = serde_json::to_value(&file).expect("strings and numbers");
         value["checksum"] = checksum(value.clone()).into();
         Ok(serde_json::to_string_pretty(&value).expect("strings and numbers") + "\n")
@@ -159,16 +202,30 @@ impl Transcript {
         let refuse = |what: String| Err(Error::file(path, what));
         let (head, file): (Value, File) = transcript::read(text, path, FORMAT, VERSION)?;
         file.settings.check().map_err(|e| contradiction(path, e))?;
+        if file.version != version(file.settings.release) {
+            return refuse(format!("has version {}, which is not that of what its settings release", file.version));
+        }
         let count = file.fires.saturating_mul(file.settings.bits_per_step.into());
         let broken = |name: &'static str| move |e: String| Error::file(path, format!("{name}: {e}"));
-        let releases = match (file.settings.release, &file.signs, &file.scalars) {
-            (Release::Sign, Some(signs), None) => Releases::Signs(unpack_signs(signs, count).map_err(broken("signs"))?),
-            (Release::Scalar, None, Some(scalars)) => {
+        let listed = (&file.signs, &file.levels, &file.sizes, &file.scalars);
+        let releases = match (file.settings.release, listed) {
+            (Release::Sign, (Some(signs), None, None, None)) => {
+                Releases::Signs(unpack_signs(signs, count).map_err(broken("signs"))?)
+            }
+            (Release::Level, (None, Some(codes), Some(sizes), None)) => Releases::Levels(Levels {
+                sizes: unpack_numbers(sizes, file.fires).map_err(broken("sizes"))?,
+                codes: unpack_codes(codes, count, levels::BITS).map_err(broken("levels"))?,
+            }),
+            (Release::Scalar, (None, None, None, Some(scalars))) => {
                 Releases::Scalars(unpack_numbers(scalars, count).map_err(broken("scalars"))?)
             }
-            (Release::Sign, ..) => return refuse("lists other things than signs, which its settings release".into()),
-            (Release::Scalar, ..) => {
-                return refuse("lists other things than scalars, which its settings release".into());
+            (release, _) => {
+                let what = match release {
+                    Release::Sign => "signs",
+                    Release::Level => "levels and sizes",
+                    Release::Scalar => "scalars",
+                };
+                return refuse(format!("lists other things than {what}, which its settings release"));
             }
         };
         let transcript = Self {

@@ -235,7 +235,9 @@ impl Caption<'_> {
         let bits = |of: &dyn Fn(u32) -> u64| format!("{} of {} bits", of(done), of(self.stop));
         match self.method {
             Method::Ferret(s) => bits(&|steps| s.count_fires(steps, u64::MAX)),
-            Method::FerretK(s) => bits(&|steps| s.count_fires(steps, u64::MAX) * u64::from(s.bits_per_step)),
+            Method::FerretK(s) => {
+                bits(&|steps| s.count_fires(steps, u64::MAX) * s.release.bits(s.bits_per_step.into()))
+            }
             Method::Dense(s) => {
                 let spent = s.event(done).zip(self.delta).and_then(|(event, delta)| {
                     let epsilon = Rdp::default().epsilon(&event, delta).ok()?.upper;

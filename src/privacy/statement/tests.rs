@@ -63,12 +63,21 @@ fn every_noised_release_is_charged_nats_under_every_sampler() {
         count: 1000,
         numbers,
         signs,
+        levels: false,
         noise_multiplier,
         clip: 1.0,
     };
     let sketch = |signs, numbers| sketches(signs, numbers, 1.0);
+    let levels = Released::NoisedSketches {
+        count: 1000,
+        numbers: 64,
+        signs: false,
+        levels: true,
+        noise_multiplier: 1.0,
+        clip: 1.0,
+    };
     for (sampler, nats) in [(Sampler::Poisson, 0.0212), (Sampler::Uniform, 0.402), (Sampler::Shuffle, 2.5)] {
-        for released in [sums(1.0), sketch(false, 64), sketch(true, 1024)] {
+        for released in [sums(1.0), sketch(false, 64), sketch(true, 1024), levels.clone()] {
             let s = at(released.clone(), sampler);
             let found = s.nats_charged.unwrap();
             assert!((found / nats - 1.0).abs() < 2e-3, "{released:?} {sampler:?}: {found}");
@@ -81,6 +90,15 @@ fn every_noised_release_is_charged_nats_under_every_sampler() {
     assert!(!s.is_private() && s.nats_charged.is_none() && s.not_met[0].contains("no finite number of nats"), "{s:?}");
     assert_eq!(Statement::from_json(&s.to_json()).unwrap(), s);
     assert!(!at(sums(0.0), Sampler::Poisson).is_private());
+    let s = at(levels, Sampler::Poisson);
+    assert!(
+        s.to_markdown().contains("1000 times the size of, and two bits of each of, 64 numbers"),
+        "{}",
+        s.to_markdown()
+    );
+    assert!(s.to_json().contains("\"levels\": true") && Statement::from_json(&s.to_json()).unwrap() == s);
+    // Statements of other releases are what they were.
+    assert!(!at(sketch(true, 64), Sampler::Poisson).to_json().contains("levels"));
     // Signs are bits as well.
     let few = at(sketches(true, 1, 0.5), Sampler::Shuffle).nats_charged.unwrap();
     approx::assert_relative_eq!(few, 1000.0 * 0.005 * std::f64::consts::LN_2, max_relative = 1e-9);

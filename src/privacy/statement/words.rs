@@ -121,6 +121,10 @@ impl Statement {
                  coarser than it, so that the bits of a scalar tell no more than its place on the grid. How long a step takes is not \
                  hidden from an observer of the machine.",
             ),
+            Released::NoisedSketches { levels: true, .. } => Some(
+                "Noise is drawn in double precision from a cryptographic generator, and what is released is a size that is rounded to a public grid \
+                 far coarser than it, and two bits a number. How long a step takes is not hidden from an observer of the machine.",
+            ),
             Released::NoisedSketches { .. } => Some(
                 "Noise is drawn in double precision from a cryptographic generator, and what is released is a sign or rounded to a public grid \
                  far coarser than it. How long a step takes is not hidden from an observer of the machine.",
@@ -229,8 +233,12 @@ impl Released {
                     protects(*noise_multiplier)
                 )
             }
-            Self::NoisedSketches { count, numbers, signs, noise_multiplier, clip } => {
-                let what = if *signs { "the signs of" } else { "" };
+            Self::NoisedSketches { count, numbers, signs, levels, noise_multiplier, clip } => {
+                let what = match (signs, levels) {
+                    (_, true) => "the size of, and two bits of each of,",
+                    (true, _) => "the signs of",
+                    _ => "",
+                };
                 format!(
                     "{count} times {what} {numbers} numbers, sums over records clipped to {} together, with Gaussian noise of {} times that",
                     number(*clip),

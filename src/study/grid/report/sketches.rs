@@ -1,6 +1,7 @@
 //! FERRET-k against DPSGD at the same (eps, delta): by bits a step, and by eps.
 
 use super::{Group, before, is_base, levels, lower, within};
+use crate::method::ferret_k::Release;
 use crate::privacy::statement::Released;
 use crate::study::arm::Outcome;
 use crate::study::figures::{self, BudgetLine};
@@ -14,9 +15,9 @@ use crate::study::verdict::Verdict;
 /// What a run released: numbers a step, bits in all, and the noise; of DPSGD all weights, 32 bits each.
 pub(super) fn released(outcome: &Outcome) -> Option<(u64, u64, f64)> {
     match outcome.statement.as_ref()?.released {
-        Released::NoisedSketches { count, numbers, signs, noise_multiplier, .. } => {
-            let bits = count * u64::from(numbers) * if signs { 1 } else { 32 };
-            Some((numbers.into(), bits, noise_multiplier))
+        Released::NoisedSketches { count, numbers, signs, levels, noise_multiplier, .. } => {
+            let bits = Release::stated(signs, levels).bits(numbers.into());
+            Some((numbers.into(), count * bits, noise_multiplier))
         }
         Released::NoisedSums { count, noise_multiplier, .. } => {
             let bits = outcome.update_bits?;
