@@ -2,7 +2,7 @@
 
 use super::settings::{Release, Settings};
 use super::transcript::Transcript;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::grad::ClipFunction;
 use crate::method::claims;
 use crate::privacy::Sampler;
@@ -10,6 +10,9 @@ use crate::privacy::statement::{Circumstances, Released, Statement, VERSION};
 
 /// The method's name.
 pub const NAME: &str = "ferret-k";
+
+/// The version of the first statements of this method. Earlier rules ask for less.
+const OLDEST: u32 = 3;
 
 impl Settings {
     /// The statement of a run that stops after `stop` steps, with what was planned beside what was spent; (eps, delta) is claimed at
@@ -68,6 +71,12 @@ impl Transcript {
     /// The statement that a run of this transcript makes, by the rules of the version of `stated`, and with its delta and circumstances:
     /// what no one can recompute.
     pub fn restate(&self, stated: &Statement) -> Result<Statement> {
+        if stated.version < OLDEST {
+            return Err(Error::Privacy(format!(
+                "the statement is of version {}, and those of {NAME} begin at {OLDEST}: it is not what the run wrote",
+                stated.version
+            )));
+        }
         let (delta, circumstances) = (stated.delta().unwrap_or(1e-5), stated.circumstances());
         let mut made = self.settings.statement_by(stated.version, self.steps_run, delta, circumstances)?;
         made.tuned_sha256.clone_from(&self.tuned_sha256);
@@ -164,5 +173,21 @@ mod tests {
         // A run in which no step computes releases nothing.
         let none = Settings { p: 1e-9, ..shuffled };
         assert_eq!(none.statement(96, 1e-5, Circumstances::default()).unwrap().nats_charged, Some(0.0));
+    }
+
+    #[test]
+    fn no_statement_is_older_than_the_method() {
+        let settings = Settings { records: 1600, epochs: 3, ..Settings::usual(1.5) };
+        let transcript = Transcript {
+            base_sha256: String::new(),
+            tuned_sha256: None,
+            releases: super::super::Releases::none(settings.release),
+            settings,
+            steps_run: 0,
+        };
+        let mut stated = transcript.settings.statement(0, 1e-5, Circumstances::default()).unwrap();
+        transcript.restate(&stated).unwrap();
+        stated.version = OLDEST - 1;
+        assert!(transcript.restate(&stated).unwrap_err().to_string().contains("begin at 3"));
     }
 }

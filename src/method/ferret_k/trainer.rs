@@ -1,4 +1,4 @@
-//! Training: for every step that computes, each record's sketch, clipped; their sum, noised; its signs; one update.
+//! Training: for every step that computes, each record's sketch, clipped; their sum, noised; its levels, signs or places on a grid; one update.
 
 use super::levels::Levels;
 use super::plan::Plan;

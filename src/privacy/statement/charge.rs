@@ -61,7 +61,7 @@ impl Statement {
             Released::Bits { .. } => of(mi::Release::Bits { flip: 0.0, bits: 1 }, fires),
             Released::FlippedBits { flip, .. } => of(mi::Release::Bits { flip, bits: 1 }, fires),
             Released::DitheredScalars { dither, .. } => of(mi::Release::Scalars { dither, bits: 1 }, fires),
-            Released::NoisedSketches { count, numbers, signs: true, noise_multiplier, .. }
+            Released::NoisedSketches { count, numbers, signs: true, levels: false, noise_multiplier, .. }
                 if noise_multiplier > 0.0 =>
             {
                 of(mi::Release::Signs { noise_multiplier, bits: numbers }, &each(count, numbers))
