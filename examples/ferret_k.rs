@@ -17,18 +17,22 @@ fn main() -> ferret::Result<()> {
     let base = init::random(init::Preset::Tiny.config(), 1)?;
     let records: Vec<Example> = (0..400).map(|i| Example::all((i..i + 10).map(|t| t % 40).collect())).collect();
 
-    // The noise that makes 40 steps on a twentieth of the records each (2, 1e-5)-DP, and the bits a step that it leaves room for.
+    // The noise that makes 40 steps on a twentieth of the records each (2, 1e-5)-DP, and the numbers a step that it leaves room for.
     let (rate, steps) = (20.0 / 400.0, 40);
     let noise = calibrate::noise_multiplier(2.0, 1e-5, rate, steps)?.pld.upper;
     let settings = Settings {
-        bits_per_step: Settings::usual_bits(Release::Sign, 20, noise),
+        bits_per_step: Settings::usual_bits(Release::default(), 20, noise),
         records: 400,
         batch: 20,
         epochs: 2,
         seed: 7,
         ..Settings::usual(noise)
     };
-    println!("noise multiplier {noise:.3}: {} bits a step, {} steps", settings.bits_per_step, settings.steps());
+    println!(
+        "noise multiplier {noise:.3}: two bits of {} numbers a step, {} steps",
+        settings.bits_per_step,
+        settings.steps()
+    );
     for claim in settings.statement(settings.steps(), 1e-5, Circumstances::default())?.claims {
         println!("{}: {} ({})", claim.of, claim.guarantee, claim.accountant);
     }

@@ -161,14 +161,14 @@ fn ferret_and_ferret_k_give_the_bytes_of_one_process_at_any_number_of_ranks() {
     let many = [&["--method", "ferret-k", "--dp-epsilon", "8", "--epochs", "2"][..], &common].concat();
     // So many sums that each rank adds up a part of them.
     let wide = [&many[..], &["--bits-per-step", "9001"]].concat();
-    let levels = [&many[..], &["--release", "level"]].concat();
+    let signs = [&many[..], &["--release", "sign"]].concat();
     for (name, method) in [
         ("plain", plain),
         ("bits", bits),
         ("jvp", jvp),
         ("ferret-k", many),
         ("ferret-k-wide", wide),
-        ("ferret-k-levels", levels),
+        ("ferret-k-signs", signs),
     ] {
         let one = dir.path().join(name);
         let summary = ok(end(alone(&train(&data, &one, &method))));

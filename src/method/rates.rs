@@ -13,7 +13,7 @@
 //! in all, not each of them: r sqrt(d).
 //!
 //! A FERRET-k step by the direct route is r long, and with momentum 0.7 its share lasts a few steps: r = 6.8 / sqrt(T) for T steps (0.7 for 93, 1 for 47) of
-//! the embedded model, however many signs each has; halfway between that and steps that move every parameter as far is r times the fourth root of how much
+//! the embedded model, however many signs or levels each has; halfway between that and steps that move every parameter as far is r times the fourth root of how much
 //! larger a model is.
 
 use super::ferret::{self, Payload, Release};
@@ -74,7 +74,7 @@ pub fn ferret_k(settings: &ferret_k::Settings, parameters: usize) -> f64 {
     })
 }
 
-/// How long a step of signs of the embedded model is in a run of so many steps, with the usual momentum.
+/// How long a step of signs, and about how long one of levels, of the embedded model is in a run of so many steps, with the usual momentum.
 pub fn signs(steps: f64) -> f64 {
     6.8 / steps.max(10.0).sqrt()
 }

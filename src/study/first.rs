@@ -54,7 +54,7 @@ impl Default for Options {
 /// The paper's batch size.
 pub const BATCH: u64 = 50;
 
-/// FERRET-k's: as many gradients in half the steps, each with twice the signs.
+/// FERRET-k's: as many gradients in half the steps, each with twice the bits.
 const SKETCHED: u64 = 100;
 
 /// Members that the last arm learns by heart, and its passes over them (at most eight for each of the others').

@@ -140,7 +140,7 @@ pub fn dpsgd_within(c: &Choices, nats: f64) -> Result<dense::Settings> {
     Ok(settings)
 }
 
-/// FERRET-k that tells no more than `nats`: signs by the direct route.
+/// FERRET-k that tells no more than `nats`: levels by the direct route.
 pub fn ferret_k_within(c: &Choices, nats: f64) -> Result<ferret_k::Settings> {
     let z = ask(c, nats).noisy_sums_at(c.batch)?.noise_multiplier;
     sketched(c, &Sketches::usual(0.0, None), |_| Ok(z))

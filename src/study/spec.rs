@@ -127,9 +127,9 @@ pub struct Sketches {
 }
 
 impl Sketches {
-    /// Signs by the direct route.
+    /// Levels by the direct route.
     pub fn usual(eps: f64, bits: Option<u32>) -> Self {
-        let (release, route, momentum) = (ferret_k::Release::Sign, Route::Direct, USUAL_MOMENTUM);
+        let (release, route, momentum) = (ferret_k::Release::default(), Route::Direct, USUAL_MOMENTUM);
         Self { eps, bits, release, route, momentum }
     }
 }

@@ -18,6 +18,7 @@ mod dense;
 mod families;
 mod ferret;
 mod ferret_k;
+mod ferret_k_law;
 mod ferret_k_resume;
 mod norms;
 mod norms_order;

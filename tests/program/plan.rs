@@ -195,6 +195,7 @@ fn ferret_k_is_planned_as_dpsgd_is_with_signs_beside() {
     assert!(number(&k, "signs_per_step") > 1000.0 && dpsgd.get("signs_per_step").is_none(), "{k}");
     let text = String::from_utf8(ferret(&format!("plan --method ferret-k --dp-epsilon 1 {PAPER}")).stdout).unwrap();
     assert!(text.contains("one record replaced by an empty one") && text.contains("signs a step"), "{text}");
+    assert!(text.contains("levels a step") && text.contains("of two bits"), "{text}");
 }
 
 /// The command that the plan prints does what the plan says.

@@ -165,7 +165,7 @@ fn what_the_verbs_print_is_of_their_schemas() {
         ),
         (
             "train",
-            format!("train --method ferret-k -m {tiny} -d r.jsonl --dp-epsilon 2 --batch 6 --dry-run --release level"),
+            format!("train --method ferret-k -m {tiny} -d r.jsonl --dp-epsilon 2 --batch 6 --dry-run --release sign"),
         ),
         (
             "account",

@@ -83,8 +83,9 @@ pub(super) fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Res
     let signs = signs.map_or(String::new(), |signs| {
         format!(
             "\x20 signs a step             {signs}, any number for the same privacy; so many make four fifths of the progress at gradient noise \
-             x = {}\n",
-            args.gradient_noise
+             x = {}\n\x20 levels a step            {}, of two bits, where none is named\n",
+            args.gradient_noise,
+            ferret_k::Settings::usual_bits(ferret_k::Release::default(), batch, pld)
         )
     });
     fsio::print(&format!(
@@ -106,7 +107,7 @@ pub(super) fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Res
     ))
 }
 
-/// What ranks sum in a step: of FERRET-k as many numbers as `train` takes signs by itself.
+/// What ranks sum in a step: of FERRET-k as many numbers as `train` takes by itself.
 fn sums(method: &str, batch: u64, noise: f64) -> Sums {
     match method {
         ferret_k::NAME => {

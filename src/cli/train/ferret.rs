@@ -46,7 +46,7 @@ pub(super) struct FerretArgs {
     /// Backward, or forward mode in the memory of inference
     #[arg(long, value_enum, default_value = "backward")]
     pub(super) engine: Engine,
-    /// What a fire sends [default: bit; ferret-k: sign]
+    /// What a fire sends [default: bit; ferret-k: level]
     ///
     /// The bit itself (bounded mutual information), the bit by randomised response, or a scalar with Gaussian noise (both also
     /// (eps, delta)-DP); ferret-k: signs, levels or scalars, after the noise.

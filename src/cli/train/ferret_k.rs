@@ -77,7 +77,8 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
         adapter: args.tune.adapter(config)?,
         sketch: k.sketch.unwrap_or_default(),
         release: match args.ferret.release {
-            None | Some(ReleaseKind::Sign) => Release::Sign,
+            None => Release::default(),
+            Some(ReleaseKind::Sign) => Release::Sign,
             Some(ReleaseKind::Scalar) => Release::Scalar,
             Some(ReleaseKind::Level) => Release::Level,
             Some(_) => {

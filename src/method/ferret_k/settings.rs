@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 pub enum Release {
     /// Their signs.
-    #[default]
     Sign,
     /// Two bits of each, its sign and one of two levels, and the size of all ([`super::levels`]).
+    #[default]
     Level,
     /// The sums, on a public grid of C / 1024.
     Scalar,
@@ -91,7 +91,7 @@ pub struct Settings {
     pub momentum: f64,
     /// What AdamW does at a step that computes nothing.
     pub silent: Silent,
-    /// Peak learning rate: for signs by the direct route, how far a step moves the weights.
+    /// Peak learning rate: for signs by the direct route, how far a step moves the weights; for levels, about how far.
     pub learning_rate: f64,
     /// The learning rate by step.
     pub schedule: Schedule,
@@ -101,7 +101,7 @@ pub struct Settings {
     pub seed: u64,
 }
 
-/// The momentum that does well with signs by the direct route.
+/// The momentum that does well with signs and levels by the direct route.
 pub const USUAL_MOMENTUM: f64 = 0.7;
 
 /// Variance of one record's gradient over the square of the mean gradient: what a plan takes it for.
@@ -110,15 +110,15 @@ const GRADIENT_NOISE: f64 = 3.0;
 told!(Settings);
 
 impl Settings {
-    /// Signs of a tensor sketch through the direct route with momentum, Poisson batches of 50. Sizes, rate, and k for another noise, are the caller's
+    /// Levels of a tensor sketch through the direct route with momentum, Poisson batches of 50. Sizes, rate, and k for another noise, are the caller's
     /// to fill in.
     pub fn usual(noise_multiplier: f64) -> Self {
         Self {
             tune: Tune::default(),
             adapter: None,
-            bits_per_step: Self::usual_bits(Release::Sign, 50, noise_multiplier),
+            bits_per_step: Self::usual_bits(Release::default(), 50, noise_multiplier),
             sketch: SketchKind::Tensor,
-            release: Release::Sign,
+            release: Release::default(),
             noise_multiplier,
             clip: 1.0,
             clip_rule: ClipFunction::Automatic,

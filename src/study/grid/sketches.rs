@@ -1,4 +1,4 @@
-//! The rows of the grid of FERRET-k: bits a step at one budget, all budgets at the usual number of bits, DPSGD beside each.
+//! The rows of the grid of FERRET-k: signs a step at one budget, all budgets at the usual number of levels, DPSGD beside each.
 
 use super::{Grid, Row};
 use crate::method::ferret_k::Release;
@@ -15,7 +15,7 @@ impl Grid {
         if self.budgets.contains(&1.0) { 1.0 } else { self.budgets[0] }
     }
 
-    /// The middle of the learning rates for signs.
+    /// The middle of the learning rates for signs and levels.
     pub(super) fn signs_rate(&self, batch: u64, epochs: u32) -> f64 {
         let members = (self.candidates as u64 / 2).max(1);
         rates::signs(f64::from(epochs) * members.div_ceil(batch) as f64)
@@ -44,9 +44,12 @@ impl Grid {
                     if eps != self.swept_budget() {
                         continue;
                     }
+                    let signs = Sketches { release: Release::Sign, ..usual.clone() };
                     for &k in &self.bits {
-                        add(format!("FERRET-k, k = {k}"), Goal::FerretK(Sketches::usual(eps, Some(k))), rate);
+                        let swept = Sketches { bits: Some(k), ..signs.clone() };
+                        add(format!("FERRET-k, {k} signs"), Goal::FerretK(swept), rate);
                     }
+                    add(format!("FERRET-k, {USUAL}, signs"), Goal::FerretK(signs), rate);
                     let scalars = Sketches { release: Release::Scalar, ..usual.clone() };
                     add(format!("FERRET-k, {USUAL}, scalars"), Goal::FerretK(scalars), rate);
                     let by_adamw = Sketches { route: Route::Adamw, momentum: 0.0, ..usual };

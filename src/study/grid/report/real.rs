@@ -79,7 +79,7 @@ fn kept(grid: &Grid, here: &[&Group], length: &str) -> Sheet {
         rows: here.iter().map(row).collect(),
         note: format!(
             "Mean ± SD [least, largest] over {} seed(s). Promised: by the first seed's run; nats of mutual information with a record and (eps, delta) are \
-             different units. Tuned: numbers. Released: bits of FERRET, signs of FERRET-k, 32 bits a number for the others. Answers: exact match of greedy \
+             different units. Tuned: numbers. Released: bits of FERRET and FERRET-k, 32 bits a number for the others. Answers: exact match of greedy \
              answers on held-out records with a short one. Memory: the process's peak in the first run's training, the base model and the \
              records included.",
             grid.seeds

@@ -106,7 +106,7 @@ fn finding(grid: &Grid, own: &Group, here: &[&Group]) -> Option<String> {
     let (less, all) = (released(own.outcomes().next()?)?, released(dpsgd.outcomes().next()?)?);
     let sure = lower("FERRET-k's", "DPSGD's", &own.losses_above(dpsgd));
     Some(format!(
-        "At ({eps}, {:e}), {epochs} epochs of batches of {batch}: FERRET-k with {} signs a step reached perplexity {} in {}, DPSGD {} in {}: {:+.1} % (the aim is \
+        "At ({eps}, {:e}), {epochs} epochs of batches of {batch}: FERRET-k with two bits of each of {} numbers a step reached perplexity {} in {}, DPSGD {} in {}: {:+.1} % (the aim is \
          within 5 %); {sure} (Student's 95 % interval of the difference in loss, paired over seeds).",
         grid.delta,
         less.0,
@@ -126,7 +126,7 @@ pub(super) fn pictures(grid: &Grid, groups: &[Group]) -> Vec<String> {
         let here = within(groups, epochs, eps);
         let points = here.iter().map(|g| {
             let name = match &g.spec.method {
-                Goal::FerretK(sketches) if sketches.bits.is_some() => "FERRET-k, signs",
+                Goal::FerretK(sketches) if sketches.release == Release::Sign => "FERRET-k, signs",
                 _ => &g.spec.row,
             };
             (*g, name, g.outcomes().next().and_then(released).map(|made| made.1))
