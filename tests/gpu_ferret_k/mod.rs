@@ -3,7 +3,7 @@
 //! Without an adapter the test says so and passes, unless FERRET_REQUIRE_GPU=1.
 
 use crate::common::{Random, config, gpu, weights};
-use ferret::backend::{Backend, Cpu};
+use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::Example;
 use ferret::method::ferret_k::{Release, Releases, Settings, Trainer, Transcript, replay};
 use ferret::method::{Run, Task};
