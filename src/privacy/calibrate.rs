@@ -186,7 +186,7 @@ const PATIENCE: usize = 8;
 /// What suffices is what the whole answer says, as statements will; only how much there is to spare goes by the slope.
 fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bounds> {
     let &Start { near, first: mut found, mut whole, mut reach } = start;
-    let excess = |e: f64| over(e, target);
+    let excess = |e: f64| (e.max(1e-300) / target).ln();
     let mut slope = near.slope();
     let mut x = near.high;
     let mut too_little = 0.0_f64;
@@ -278,11 +278,6 @@ impl Bracket {
     }
 }
 
-/// ln(epsilon / target): what is above 0 does not suffice, and neither does what is not a number.
-fn over(epsilon: f64, target: f64) -> f64 {
-    if epsilon.is_nan() { f64::INFINITY } else { (epsilon.max(1e-300) / target).ln() }
-}
-
 /// Settings with f(low) > target >= f(high) and high / low <= 1 + `precision`, for f falling; low is 0 if the target holds everywhere.
 ///
 /// Brackets around `start` by growing factors, the first 1 + `reach`, then regula falsi in logarithms, with a step of bisection
@@ -297,7 +292,7 @@ fn boundary(
 ) -> Result<Bracket> {
     // No finite epsilon is an answer here: too little noise.
     let excess = |x: f64| match f(x) {
-        Ok(e) => Ok(over(e, target)),
+        Ok(e) => Ok((e.max(1e-300) / target).ln()),
         Err(Error::Privacy(_)) => Ok(f64::INFINITY),
         Err(e) => Err(e),
     };

@@ -105,10 +105,7 @@ impl<'a> Samples<'a> {
     /// A pair that the curve's is dominated by.
     pub fn pessimistic(&self) -> Lattice {
         let infinite = self.signed(1.0).last().map_or(0.0, |p| p.value);
-        let atoms = masses(&minorant(self.signed(1.0), self.step), self.step);
-        // Masses that are missing would be losses that nobody charges: then nothing is known, and nothing claimed.
-        let whole = atoms.iter().map(|(_, m)| m.exp()).sum::<f64>() + infinite > 1.0 - 1e-6;
-        Lattice { step: self.step, atoms, infinite: if whole { infinite } else { 1.0 } }
+        Lattice { step: self.step, atoms: masses(&minorant(self.signed(1.0), self.step), self.step), infinite }
     }
 
     /// A pair that the curve's dominates.
@@ -179,7 +176,7 @@ impl Grid {
     /// The lattice points in use, from where W has died out to where H has.
     fn indices(&self, curve: &Curve) -> Vec<i64> {
         let reach = |dead: &dyn Fn(f64) -> bool| {
-            let end = ((LARGEST_LOSS / self.step) as i64).clamp(1, 1 << 61);
+            let end = ((LARGEST_LOSS / self.step) as i64).max(1);
             let mut j = 1;
             while j < end && !dead(j as f64 * self.step) {
                 j *= 2;
@@ -250,8 +247,7 @@ impl Widths {
             self.gap = b.index - a.index;
             self.growth = (self.gap as f64 * self.h).exp_m1();
         }
-        // Further apart than e^x reaches: what a.t is of b.t is nothing then.
-        if self.growth.is_finite() { a.t * self.growth } else { b.t }
+        a.t * self.growth
     }
 }
 
