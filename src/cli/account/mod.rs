@@ -317,7 +317,6 @@ impl Ask {
         } else {
             None
         };
-        let rdp = if rdp.is_finite() { Ok(rdp) } else { Err("its orders end before that epsilon is reached".into()) };
-        Ok(Answer::new(self.setting_name().1, rdp, Ok(pld), usual))
+        Ok(Answer::new(self.setting_name().1, Ok(rdp), Ok(pld), usual))
     }
 }

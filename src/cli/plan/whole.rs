@@ -80,7 +80,6 @@ pub(super) fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Res
         }
         return fsio::print(&format!("{out}\n"));
     }
-    let rdp = if rdp.is_finite() { format!("{:.4}", up(rdp, 4)) } else { "none suffices by its orders".into() };
     let signs = signs.map_or(String::new(), |signs| {
         format!(
             "\x20 signs a step             {signs}, any number for the same privacy; so many make four fifths of the progress at gradient noise \
@@ -93,12 +92,13 @@ pub(super) fn noised(args: &Args, method: &str, epsilon: f64, batch: u64) -> Res
         "{method} at ({}, {:e})-differential privacy, {}, Poisson sampling\n\
          \x20 steps                    {steps}\n\
          \x20 sampling rate            {rate}\n\
-         \x20 noise multiplier, RDP    {rdp}\n\
+         \x20 noise multiplier, RDP    {:.4}\n\
          \x20 noise multiplier, PLD    {:.4}   (proven to suffice; below {:.4} proven not to)\n\
          \x20 tells a record, at most  {} nats with PLD's noise, {}\n{signs}{}",
         epsilon,
         args.delta,
         Neighbours::ReplaceByEmpty,
+        up(rdp, 4),
         up(pld, 4),
         needed.pld.lower,
         number(nats),

@@ -134,14 +134,10 @@ pub(super) fn noise_multiplier(args: &Args, sampling_rate: f64, steps: u64, bars
         (Some(epsilon), None) => {
             bars.begin("finding the noise", 0);
             let found = calibrate::noise_multiplier(epsilon, args.delta, sampling_rate, steps)?;
-            match args.dense.accountant.unwrap_or(AccountantKind::Pld) {
-                AccountantKind::Pld => Ok(found.pld.upper),
-                AccountantKind::Rdp if found.rdp.is_finite() => Ok(found.rdp),
-                AccountantKind::Rdp => Err(Error::usage(format!(
-                    "--accountant rdp proves --dp-epsilon {epsilon} for no noise: leave it out (pld takes noise {:.4})",
-                    found.pld.upper
-                ))),
-            }
+            Ok(match args.dense.accountant.unwrap_or(AccountantKind::Pld) {
+                AccountantKind::Pld => found.pld.upper,
+                AccountantKind::Rdp => found.rdp,
+            })
         }
         (None, None) => Err(Error::usage(format!(
             "--method {} needs --dp-epsilon E (with --delta) or --noise-multiplier S",
