@@ -4,20 +4,15 @@ use super::accountant::{Accountant, Bounds};
 use super::event::{Event, Fires};
 use super::pld::{Effort, Pld};
 use super::rdp::Rdp;
-use super::spectrum::{Side, Window};
 use crate::error::{Error, Result};
-use std::cell::Cell;
 
 /// How close to the true boundary a search ends, relatively.
 const PRECISION: f64 = 1e-4;
 
-/// The most noise that is looked at.
-const MOST_NOISE: f64 = 1e9;
-
 /// The setting each accountant asks for.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Settings {
-    /// Sufficient by RDP; infinite where its orders end before epsilon is reached.
+    /// Sufficient by RDP.
     pub rdp: f64,
     /// `upper` is proven sufficient, anything below `lower` proven insufficient.
     pub pld: Bounds,
@@ -25,7 +20,7 @@ pub struct Settings {
 
 /// The noise multiplier at which `steps` sums at `sampling_rate` are (`epsilon`, `delta`)-DP.
 pub fn noise_multiplier(epsilon: f64, delta: f64, sampling_rate: f64, steps: u64) -> Result<Settings> {
-    settings(epsilon, delta, MOST_NOISE, |noise_multiplier| Event::SubsampledGaussian {
+    settings(epsilon, delta, 1e9, |noise_multiplier| Event::SubsampledGaussian {
         noise_multiplier,
         sampling_rate,
         steps,
@@ -34,21 +29,16 @@ pub fn noise_multiplier(epsilon: f64, delta: f64, sampling_rate: f64, steps: u64
 
 /// The dither, in units of C, at which FERRET's Gaussian release is (`epsilon`, `delta`)-DP.
 pub fn dither(epsilon: f64, delta: f64, sampling_rate: f64, fires: &[Fires]) -> Result<Settings> {
-    settings(epsilon, delta, MOST_NOISE, |s| Event::dithered(s, sampling_rate, fires))
+    settings(epsilon, delta, 1e9, |s| Event::dithered(s, sampling_rate, fires))
 }
 
 /// The flip probability at which the bits of `fires` are (`epsilon`, `delta`)-DP.
-///
-/// Looked for by the noise x = f / (1 - 2f): small flips are as near as they are by themselves, and of those near 1/2 what they leave of a bit,
-/// 1 - 2f, is.
 pub fn flip(epsilon: f64, delta: f64, sampling_rate: f64, fires: &[Fires]) -> Result<Settings> {
-    let flip = |x: f64| if x < MOST_NOISE { x / (1.0 + 2.0 * x) } else { 0.5 };
-    let Settings { rdp, pld } = settings(epsilon, delta, MOST_NOISE, |x| Event::SubsampledRandomisedResponse {
-        flip: flip(x),
+    settings(epsilon, delta, 0.5, |flip| Event::SubsampledRandomisedResponse {
+        flip,
         sampling_rate,
         fires: fires.to_vec(),
-    })?;
-    Ok(Settings { rdp: flip(rdp), pld: Bounds { lower: flip(pld.lower), upper: flip(pld.upper) } })
+    })
 }
 
 /// The smallest setting near `start` at which `accountant` proves `epsilon` at `delta`.
@@ -62,7 +52,7 @@ pub fn sufficient(
     // One that proves nothing there would prove something only far from it.
     let first = accountant.epsilon(&event(start), delta)?.upper;
     let upper = |x: f64| if x == start { Ok(first) } else { Ok(accountant.epsilon(&event(x), delta)?.upper) };
-    Ok(boundary(start, MOST_NOISE, epsilon, PRECISION, 0.01, &upper)?.high)
+    Ok(boundary(start, 1e9, epsilon, PRECISION, 0.01, &upper)?.high)
 }
 
 fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event) -> Result<Settings> {
@@ -71,82 +61,44 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     }
     let (rdp, pld) = (Rdp::default(), Pld::default());
     let by_rdp = |x: f64| Ok(rdp.epsilon(&event(x), delta)?.upper);
-    let by_rdp = match boundary(1.0, largest, epsilon, PRECISION, 1.0, &by_rdp) {
-        Ok(found) => Some(found),
-        Err(Error::Privacy(_)) => None,
-        Err(e) => return Err(e),
-    };
-    let begin = by_rdp.as_ref().map_or(1.0, |found| found.high);
-    // A coarse lattice looks first, the coarsest that sees anything; and searches first where RDP is far off.
+    let by_rdp = boundary(0.5 * largest.min(2.0), largest, epsilon, PRECISION, 1.0, &by_rdp)?;
+    // A coarse lattice looks first, the coarsest that sees anything; and searches first where RDP is far off, or where answers will be dear.
     let mut effort = Effort::default();
     let mut coarse = Pld { largest_log2: 14, ..pld };
-    let mut seen = coarse.enclosure_by(&event(begin), delta, &mut effort)?;
-    if seen.upper.is_infinite() || effort.blind {
+    let mut seen = coarse.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
+    if seen.upper.is_infinite() {
         coarse.largest_log2 = 16;
-        seen = coarse.enclosure_by(&event(begin), delta, &mut effort)?;
+        seen = coarse.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
     }
     let off = (seen.upper.max(1e-300) / epsilon).ln().abs();
-    let nearer = if by_rdp.is_none() || (off.is_finite() && off > FAR) {
-        let roughly = |x: f64| {
-            if x == begin {
-                return Ok(seen.upper);
-            }
-            let mut found = coarse.uppers(&event(x), delta, &mut { effort }, effort.log2)?;
-            Ok(found.next().map_or(f64::INFINITY, |(_, upper)| upper))
-        };
-        let found = boundary(begin, largest, epsilon, COARSE, off.clamp(0.05, 1.0), &roughly);
-        if by_rdp.is_none() { Some(found?) } else { found.ok() }
+    let nearer = if off.is_finite() && (off > FAR || !pld.close(seen)) {
+        let roughly = |x: f64| if x == by_rdp.high { Ok(seen.upper) } else { coarse.upper(&event(x), delta, &effort) };
+        boundary(by_rdp.high, largest, epsilon, COARSE, off.clamp(0.05, 1.0), &roughly).ok()
     } else {
         None
     };
-    let near = match (&nearer, &by_rdp) {
-        (Some(near), _) | (None, Some(near)) => near,
-        (None, None) => return Err(out_of_reach(epsilon, largest)),
-    };
-    if nearer.is_some() {
-        seen = coarse.enclosure_by(&event(near.high), delta, &mut effort)?;
-    }
-    let whole = nearer.is_none() && pld.close(seen);
-    let first = if whole {
-        pld.enclosure_by(&event(near.high), delta, &mut effort)?
-    } else {
-        // A longer transform is finer, and rounds more: the one that proves most. Where a short one is close enough, a whole answer ends there.
-        let longest = if pld.close(seen) { effort.log2 } else { pld.largest_log2 };
-        let mut least = f64::INFINITY;
-        for (log2, upper) in pld.uppers(&event(near.high), delta, &mut effort, longest)? {
-            if upper <= least * (1.0 + PRECISION) {
-                (least, effort.log2) = (upper, log2);
+    let (near, first) = match &nearer {
+        None => (&by_rdp, pld.enclosure_by(&event(by_rdp.high), delta, &mut effort)?),
+        Some(near) => {
+            // A longer transform is finer, and rounds more: the one that proves most. Where a short one is close enough, a whole answer ends there.
+            let seen = coarse.enclosure_by(&event(near.high), delta, &mut effort)?;
+            let longest = if pld.close(seen) { effort.log2 } else { pld.largest_log2 };
+            let mut least = f64::INFINITY;
+            for (log2, upper) in pld.uppers(&event(near.high), delta, &effort, longest)? {
+                if upper <= least * (1.0 + PRECISION) {
+                    (least, effort.log2) = (upper, log2);
+                }
             }
+            (near, Bounds { lower: 0.0, upper: least })
         }
-        Bounds { lower: 0.0, upper: least }
-    };
-    let last: Cell<Option<(f64, (Window, u32))>> = Cell::new(None);
-    let guided = |x: f64, side: Side| -> Result<f64> {
-        let beside = last.get().filter(|(at, _)| (x / at).ln().abs() < BESIDE).map(|(_, window)| window);
-        let (mut found, mut window) = pld.guide(&event(x), delta, side, &effort, beside)?;
-        if beside.is_some() && !found.is_finite() {
-            (found, window) = pld.guide(&event(x), delta, side, &effort, None)?;
-        }
-        if beside.is_none() {
-            last.set(window.map(|window| (x, window)));
-        }
-        Ok(found)
     };
     let dear = Dear {
-        whole: &|x| pld.enclosure_until(&event(x), delta, &mut Effort::default(), epsilon),
-        upper: &|x| guided(x, Side::Upper),
-        lower: &|x| guided(x, Side::Lower),
+        whole: &|x| pld.enclosure(&event(x), delta),
+        upper: &|x| pld.upper(&event(x), delta, &effort),
+        lower: &|x| pld.lower(&event(x), delta, &effort),
     };
-    let reach = if nearer.is_some() { 5.0 * COARSE } else { 0.5 };
-    let start = Start { near, first, whole, reach };
-    let pld = from_near(&start, largest, epsilon, &dear)?;
-    Ok(Settings { rdp: by_rdp.map_or(f64::INFINITY, |found| found.high), pld })
-}
-
-fn out_of_reach(epsilon: f64, largest: f64) -> Error {
-    Error::Privacy(format!(
-        "epsilon {epsilon} is out of reach: even {largest} does not suffice; use fewer steps, a lower sampling rate or a larger delta"
-    ))
+    let start = Start { near, first, whole: nearer.is_none() };
+    Ok(Settings { rdp: by_rdp.high, pld: from_near(&start, largest, epsilon, &dear)? })
 }
 
 /// Where a search begins: what another accountant saw, and the dear one's answer at `near.high`.
@@ -155,11 +107,9 @@ struct Start<'a> {
     first: Bounds,
     /// Whether `first` is a whole answer; else it is an upper bound alone.
     whole: bool,
-    /// The longest first step, in logarithms.
-    reach: f64,
 }
 
-/// An accountant whose every answer takes long: what it says of an epsilon, infinite where it knows none, and, in less time, what one bound is about.
+/// An accountant whose every answer takes long: what it says of an epsilon, infinite where it knows none, and, in less time, one bound alone.
 struct Dear<'a> {
     whole: &'a dyn Fn(f64) -> Result<Bounds>,
     upper: &'a dyn Fn(f64) -> Result<f64>,
@@ -173,8 +123,6 @@ const CLOSE: f64 = 5e-3;
 const FAR: f64 = 0.25;
 /// this closely.
 const COARSE: f64 = 1e-2;
-/// Settings that differ by less, in logarithms, share a window.
-const BESIDE: f64 = 1e-3;
 
 /// How often a dear accountant is asked before the best that is known has to do: epsilon may jump where its lattice ends.
 const PATIENCE: usize = 8;
@@ -185,10 +133,11 @@ const PATIENCE: usize = 8;
 ///
 /// What suffices is what the whole answer says, as statements will; only how much there is to spare goes by the slope.
 fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bounds> {
-    let &Start { near, first: mut found, mut whole, mut reach } = start;
+    let &Start { near, first: mut found, mut whole } = start;
     let excess = |e: f64| (e.max(1e-300) / target).ln();
     let mut slope = near.slope();
     let mut x = near.high;
+    let mut reach = if start.whole { 0.5 } else { 5.0 * COARSE };
     let mut too_little = 0.0_f64;
     let mut best: Option<(f64, Bounds, bool)> = None;
     for asked in 0..PATIENCE {
@@ -229,15 +178,6 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
         (x, found, whole) = best;
     }
     if !whole {
-        found = (dear.whole)(x)?;
-    }
-    // What guided the search may have been a little below a whole answer.
-    for _ in 0..2 {
-        let above = excess(found.upper);
-        if !(above > 0.0 && above < 0.1) || x >= largest {
-            break;
-        }
-        x = (x * (above / slope + 0.5 * PRECISION).exp()).min(largest);
         found = (dear.whole)(x)?;
     }
     if found.upper.is_nan() || found.upper > target {
@@ -301,7 +241,9 @@ fn boundary(
     let (mut low, mut at_low) = (high, at_high);
     while at_high > 0.0 {
         if high >= largest {
-            return Err(out_of_reach(target, largest));
+            return Err(Error::Privacy(format!(
+                "epsilon {target} is out of reach: even {largest} does not suffice; use fewer steps, a lower sampling rate or a larger delta"
+            )));
         }
         (low, at_low) = (high, at_high);
         high = (high * growth).min(largest);
@@ -338,4 +280,83 @@ fn boundary(
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_boundary_is_enclosed() {
+        for root in [1e-3, 0.7, 40.0] {
+            let Bracket { low, high, .. } =
+                boundary(1.0, 1e9, 2.0, PRECISION, 0.01, &|x| Ok(2.0 * (root / x).powf(1.7))).unwrap();
+            assert!(low < root && root <= high && high / low <= 1.0 + 1.01 * PRECISION, "{low} {root} {high}");
+        }
+        assert!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(3.0)).is_err());
+        assert_eq!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(1.0)).unwrap().low, 0.0);
+    }
+
+    /// Another accountant that sees up to twice the epsilon, and a dear one with bounds on both sides: few answers, and both proven.
+    #[test]
+    fn a_dear_accountant_is_asked_seldom() {
+        for (root, power) in [(0.4, 0.6), (1.5, 1.0), (3.0, 2.5), (0.01, 9.0)] {
+            let truth = |x: f64| 2.0 * (root / x).powf(power);
+            for off in [1.0, 1.02, 1.3, 2.0] {
+                let near = boundary(1.0, 1e9, 2.0, PRECISION, 0.1, &|x| Ok(off * truth(x))).unwrap();
+                let asked = std::cell::Cell::new(0);
+                let times = |factor: f64| {
+                    let asked = &asked;
+                    move |x: f64| {
+                        asked.set(asked.get() + 1);
+                        Ok(truth(x) * factor)
+                    }
+                };
+                let (over, under) = (times(1.0005), times(0.9995));
+                let whole = |x: f64| Ok(Bounds { lower: under(x)?, upper: over(x)? });
+                let dear = Dear { whole: &whole, upper: &over, lower: &under };
+                let first = whole(near.high).unwrap();
+                let Bounds { lower, upper } =
+                    from_near(&Start { near: &near, first, whole: true }, 1e9, 2.0, &dear).unwrap();
+                assert!(
+                    truth(upper) * 1.0005 <= 2.0 && truth(upper * (1.0 - 3.0 * PRECISION)) * 1.0005 > 2.0,
+                    "{upper}"
+                );
+                assert!(truth(lower) * 0.9995 > 2.0 && lower > root * 0.99, "{lower} of {root}");
+                assert!(asked.get() <= 10, "{} times, power {power}, off {off}", asked.get());
+            }
+        }
+        // One that is not smooth still ends with what suffices, after few answers, and a lower bound that is far off is not sought.
+        let near = boundary(1.0, 1e9, 2.0, 5e-3, 0.1, &|x| Ok(2.0 / x)).unwrap();
+        let asked = std::cell::Cell::new(0);
+        let jumps = |x: f64| {
+            asked.set(asked.get() + 1);
+            Ok(if x < 1.3 { f64::INFINITY } else { 1.5 })
+        };
+        let whole = |x| Ok(Bounds { lower: 0.1, upper: jumps(x)? });
+        let dear = Dear { whole: &whole, upper: &jumps, lower: &|_| Ok(0.1) };
+        let first = Bounds { lower: 0.0, upper: f64::INFINITY };
+        for whole in [true, false] {
+            asked.set(0);
+            let Bounds { lower, upper } = from_near(&Start { near: &near, first, whole }, 1e9, 2.0, &dear).unwrap();
+            assert!(lower == 0.0 && (1.3..1.5).contains(&upper), "{upper}");
+            assert!(asked.get() <= 3 * PATIENCE, "{} times", asked.get());
+        }
+    }
+
+    /// What is asked with the effort of a neighbour says the same as a whole answer does.
+    #[test]
+    fn bounds_alone_are_those_of_the_enclosure() {
+        let pld = Pld::default();
+        let event =
+            |noise_multiplier, sampling_rate| Event::SubsampledGaussian { noise_multiplier, sampling_rate, steps: 300 };
+        for (z, q) in [(0.8, 0.02), (2.0, 0.3), (1.5, 1.0)] {
+            let mut effort = Effort::default();
+            pld.enclosure_by(&event(z, q), 1e-5, &mut effort).unwrap();
+            for z in [z, 1.03 * z, 0.9 * z] {
+                let whole = pld.enclosure(&event(z, q), 1e-5).unwrap();
+                let (upper, lower) =
+                    (pld.upper(&event(z, q), 1e-5, &effort).unwrap(), pld.lower(&event(z, q), 1e-5, &effort).unwrap());
+                assert!(lower > 0.0 && lower <= whole.upper && whole.lower <= upper, "{lower} {whole:?} {upper}");
+                assert!(upper - lower < 3e-3 * upper, "{lower} to {upper}");
+            }
+        }
+    }
+}

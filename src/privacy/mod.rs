@@ -7,7 +7,6 @@
 
 pub mod accountant;
 mod aim;
-mod atoms;
 pub mod binomial;
 pub mod calibrate;
 pub mod compose;

@@ -16,15 +16,11 @@ use super::binomial;
 use super::curve::{Curve, Direction};
 use super::event::{Event, Step};
 use super::lattice::LARGEST_LOSS;
-use super::spectrum::{Side, Window};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
 
 /// The upper bound is epsilon at delta (1 - RESERVE), the lower at delta (1 + RESERVE).
 pub const RESERVE: f64 = 1.5e-3;
-
-/// A direction whose epsilon is below this share of the other's is not refined.
-const FAR_BELOW: f64 = 0.1;
 
 /// Accountant by privacy-loss distributions.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,17 +66,6 @@ impl Pld {
 
     /// [`Pld::enclosure`], and what it took.
     pub(super) fn enclosure_by(&self, event: &Event, delta: f64, effort: &mut Effort) -> Result<Bounds> {
-        self.enclosure_until(event, delta, effort, f64::NEG_INFINITY)
-    }
-
-    /// [`Pld::enclosure`], no closer than it takes to prove that epsilon is not above `enough`: where this one does, a whole answer does.
-    pub(super) fn enclosure_until(
-        &self,
-        event: &Event,
-        delta: f64,
-        effort: &mut Effort,
-        enough: f64,
-    ) -> Result<Bounds> {
         check_delta(delta)?;
         let steps = event.steps()?;
         if let Some(bounds) = known(&steps, delta) {
@@ -89,7 +74,7 @@ impl Pld {
         // The two directions know nothing of each other, nor do the two bounds.
         let side = |direction| {
             let aimed = self.aimed(&steps, direction, delta);
-            let upper = aimed.simple;
+            let upper = aimed.largest();
             (aimed, Bounds { lower: 0.0, upper })
         };
         let (remove, add) = rayon::join(|| side(Direction::Remove), || side(Direction::Add));
@@ -100,22 +85,18 @@ impl Pld {
         };
         let start = sides.iter().map(|s| s.0.start).max().unwrap_or(0);
         for log2 in self.lengths(start) {
-            // A direction that loses far less than the other has no say in the upper bound, and next to none in the lower.
-            let seen = worst(&sides);
-            let floor = seen.lower.max(if log2 > start { FAR_BELOW * seen.upper } else { 0.0 });
+            let floor = worst(&sides).lower;
             sides.par_iter_mut().filter(|s| s.1.upper > floor).for_each(|(aimed, bounds)| {
                 let Bounds { lower, upper } = aimed.both(log2, self.core(log2), delta);
                 *bounds = Bounds { lower: bounds.lower.max(lower), upper: bounds.upper.min(upper) };
             });
             effort.log2 = log2;
             let all = worst(&sides);
-            if all.lower > LARGEST_LOSS || self.close(all) || all.upper <= enough {
+            if all.lower > LARGEST_LOSS || self.close(all) {
                 break;
             }
         }
-        let (leads, direction) =
-            if sides[1].1.upper > sides[0].1.upper { (1, Direction::Add) } else { (0, Direction::Remove) };
-        (effort.direction, effort.blind) = (direction, sides[leads].1.upper >= sides[leads].0.simple);
+        effort.direction = if sides[1].1.upper > sides[0].1.upper { Direction::Add } else { Direction::Remove };
         let mut bounds = worst(&sides);
         effort.upper = bounds.upper;
         if let Some(h) = self.interval {
@@ -128,13 +109,17 @@ impl Pld {
 }
 
 impl Pld {
-    /// The upper bound alone, in both directions, with the effort that an event much like this one took and with greater ones, up to FFTs of
-    /// 2^`longest` points or until they prove less: (log2 of the FFT, bound), a fraction of [`Pld::enclosure`]'s work. The effort's direction is then the larger one.
+    /// The upper bound alone, with the effort that an event much like this one took: a fraction of [`Pld::enclosure`]'s work.
+    pub(super) fn upper(&self, event: &Event, delta: f64, effort: &Effort) -> Result<f64> {
+        Ok(self.uppers(event, delta, effort, effort.log2)?.next().map_or(f64::INFINITY, |(_, upper)| upper))
+    }
+
+    /// [`Pld::upper`] with that effort and with greater ones, up to FFTs of 2^`longest` points: (log2 of the FFT, bound).
     pub(super) fn uppers(
         &self,
         event: &Event,
         delta: f64,
-        effort: &mut Effort,
+        effort: &Effort,
         longest: u32,
     ) -> Result<impl Iterator<Item = (u32, f64)> + use<>> {
         let efforts: Vec<u32> = (effort.log2..=longest.max(effort.log2)).step_by(2).collect();
@@ -146,25 +131,14 @@ impl Pld {
         Ok(efforts.into_iter().zip(bounds))
     }
 
-    fn uppers_of(&self, steps: &[(Step, u64)], delta: f64, effort: &mut Effort, efforts: &[u32]) -> Vec<f64> {
+    fn uppers_of(&self, steps: &[(Step, u64)], delta: f64, effort: &Effort, efforts: &[u32]) -> Vec<f64> {
         let one = || -> Vec<f64> {
             let aimed = self.aimed(steps, effort.direction, delta);
-            let mut found: Vec<f64> = Vec::new();
-            let mut before = None;
-            for &log2 in efforts {
-                let length = Effort { log2, ..*effort }.length(aimed.start);
-                let next = match (found.last(), before == Some(length)) {
-                    (Some(&same), true) => same,
-                    _ => aimed.upper(length, self.core(length), delta).min(aimed.simple),
-                };
-                // Once rounding outweighs what a longer FFT resolves, still longer ones are worse.
-                if found.last().is_some_and(|&last| next > last) {
-                    break;
-                }
-                found.push(next);
-                before = Some(length);
-            }
-            found
+            let at = |&log2: &u32| {
+                let log2 = Effort { log2, ..*effort }.length(aimed.start);
+                aimed.upper(log2, self.core(log2), delta).min(aimed.largest())
+            };
+            efforts.iter().map(at).collect()
         };
         // The other direction is nearly always far below: what it could lose at most tells, or a short FFT proves it.
         let aim = || self.aimed(steps, effort.direction.other(), delta);
@@ -173,44 +147,25 @@ impl Pld {
         let lowest = found.iter().copied().fold(f64::INFINITY, f64::min);
         if least > lowest {
             let other = ahead.unwrap_or_else(aim);
-            least = least.min(other.simple);
             for log2 in self.lengths(other.start) {
-                if least <= lowest || efforts.last().is_none_or(|&last| log2 > last.max(other.start)) {
+                least = least.min(other.upper(log2, self.core(log2), delta));
+                if least <= lowest || efforts.last().is_none_or(|&last| log2 >= last) {
                     break;
                 }
-                least = least.min(other.upper(log2, self.core(log2), delta));
             }
-        }
-        if least > lowest {
-            effort.direction = effort.direction.other();
         }
         found.into_iter().map(|found| larger(found, least)).collect()
     }
 
-    /// One bound in the effort's direction alone, with that effort: what guides a search, and ends none. The window of an answer is good for
-    /// those beside it, and is handed on.
-    pub(super) fn guide(
-        &self,
-        event: &Event,
-        delta: f64,
-        side: Side,
-        effort: &Effort,
-        before: Option<(Window, u32)>,
-    ) -> Result<(f64, Option<(Window, u32)>)> {
+    /// A lower bound alone, with that effort.
+    pub(super) fn lower(&self, event: &Event, delta: f64, effort: &Effort) -> Result<f64> {
         let steps = event.steps()?;
-        if let Some(Bounds { lower, upper }) = known(&steps, delta) {
-            return Ok((if side == Side::Upper { upper } else { lower }, None));
+        if let Some(bounds) = known(&steps, delta) {
+            return Ok(bounds.lower);
         }
-        let aimed = match before {
-            Some((window, start)) => Aimed::again(curves(&steps, effort.direction), window, start),
-            None => self.aimed(&steps, effort.direction, delta),
-        };
+        let aimed = self.aimed(&steps, effort.direction, delta);
         let log2 = effort.length(aimed.start);
-        let found = match side {
-            Side::Upper => aimed.upper(log2, self.core(log2), delta).min(aimed.simple),
-            Side::Lower => aimed.lower(log2, self.core(log2), delta),
-        };
-        Ok((found, Some((aimed.window, aimed.start))))
+        Ok(aimed.lower(log2, self.core(log2), delta))
     }
 
     /// Whether bounds are as close as they have to be: then no longer FFT is tried.
@@ -242,8 +197,6 @@ pub(super) struct Effort {
     pub(super) direction: Direction,
     /// The upper bound.
     pub(super) upper: f64,
-    /// Whether no FFT said more than what needs none.
-    pub(super) blind: bool,
 }
 
 impl Effort {
@@ -255,7 +208,7 @@ impl Effort {
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { log2: 0, direction: Direction::Remove, upper: 0.0, blind: false }
+        Self { log2: 0, direction: Direction::Remove, upper: 0.0 }
     }
 }
 
@@ -333,8 +286,7 @@ mod tests {
         let found = pld.enclosure_by(&event, 7.26e-9, &mut effort).unwrap();
         assert!(found.upper < 0.1 && found.lower > 0.0, "{found:?}");
         let coarse = Pld { largest_log2: 14, ..pld };
-        let seen = coarse.enclosure_by(&event, 7.26e-9, &mut effort).unwrap();
-        assert!(effort.blind && !pld.close(seen), "a longer FFT is not needed here: {seen:?}");
+        assert_eq!(coarse.enclosure(&event, 7.26e-9).unwrap().upper, f64::INFINITY, "a longer FFT is not needed here");
     }
 
     /// At these rates no lattice resolves what adding a record loses, which is next to nothing.
