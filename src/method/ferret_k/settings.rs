@@ -46,6 +46,15 @@ impl Release {
             Self::Scalar => 32 * k,
         }
     }
+
+    /// The most numbers a step that take no more than so many bits.
+    pub fn numbers_in(self, bits: u64) -> u64 {
+        match self {
+            Self::Sign => bits,
+            Self::Level => bits.saturating_sub(32) / u64::from(levels::BITS),
+            Self::Scalar => bits / 32,
+        }
+    }
 }
 
 /// The settings of a run. Public, all of them, the number of records included.
@@ -269,6 +278,17 @@ mod tests {
         assert_eq!(Settings::usual_bits(Release::Sign, 50, 0.0), 65_536);
         // Levels in as many bits.
         assert_eq!(Settings::usual_bits(Release::Level, 50, 1.52), 512);
+    }
+
+    #[test]
+    fn as_many_numbers_as_fit_and_no_more() {
+        for release in [Release::Sign, Release::Level, Release::Scalar] {
+            for bits in [0, 31, 34, 64, 2666, 2667] {
+                let k = release.numbers_in(bits);
+                assert!(k == 0 || release.bits(k) <= bits, "{release:?}: {k} in {bits}");
+                assert!(release.bits(k + 1) > bits, "{release:?}: {k} in {bits}");
+            }
+        }
     }
 
     #[test]

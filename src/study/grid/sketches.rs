@@ -1,4 +1,4 @@
-//! The rows of the grid of FERRET-k: signs a step at one budget, all budgets at the usual number of levels, DPSGD beside each.
+//! The rows of the grid of FERRET-k: signs a step at one budget, all budgets at the usual number of levels and at as many as fit into 16 KB, DPSGD beside each.
 
 use super::{Grid, Row};
 use crate::method::ferret_k::Release;
@@ -8,6 +8,9 @@ use crate::study::spec::{Goal, Sketches};
 
 /// The usual number of bits a step, in tables.
 const USUAL: &str = "usual k";
+
+/// What a run may release in all to be compared with DPSGD at one size, whatever its noise: 16 KB, in bits.
+const FEW_BITS: u64 = 16 * 8000;
 
 impl Grid {
     /// The budget at which the number of bits is swept.
@@ -19,6 +22,14 @@ impl Grid {
     pub(super) fn signs_rate(&self, batch: u64, epochs: u32) -> f64 {
         let members = (self.candidates as u64 / 2).max(1);
         rates::signs(f64::from(epochs) * members.div_ceil(batch) as f64)
+    }
+
+    /// FERRET-k that releases at most 16 KB in all, unless over 5 % more than half of the candidates become members.
+    fn in_few_bytes(&self, eps: f64, batch: u64, epochs: u32) -> Option<Sketches> {
+        let members = (self.candidates as u64 * 21).div_ceil(40).max(1);
+        let steps = u64::from(epochs) * members.div_ceil(batch);
+        let k = Release::default().numbers_in(FEW_BITS / steps).min(1 << 16) as u32;
+        (k > 0).then(|| Sketches::usual(eps, Some(k)))
     }
 
     pub(super) fn sketched(&self) -> Vec<Row> {
@@ -41,6 +52,9 @@ impl Grid {
                     }
                     let usual = Sketches::usual(eps, None);
                     add(format!("FERRET-k, {USUAL}"), Goal::FerretK(usual.clone()), rate);
+                    if let Some(few) = self.in_few_bytes(eps, batch, epochs) {
+                        add("FERRET-k, 16 KB".into(), Goal::FerretK(few), rate);
+                    }
                     if eps != self.swept_budget() {
                         continue;
                     }
@@ -58,5 +72,26 @@ impl Grid {
             }
         }
         rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::grid::Kind;
+
+    #[test]
+    fn every_budget_has_a_row_of_16_kilobytes() {
+        let grid = Grid::named(Kind::FerretK);
+        let rows: Vec<Row> = grid.sketched().into_iter().filter(|r| r.name == "FERRET-k, 16 KB").collect();
+        assert_eq!(rows.len(), grid.budgets.len());
+        for row in rows {
+            let Goal::FerretK(sketches) = &row.method else { panic!("{row:?}") };
+            // 48 steps: 3 passes over at most 1,575 members, 100 a step.
+            let bits = 48 * sketches.release.bits(sketches.bits.unwrap().into());
+            assert!(bits <= FEW_BITS && bits + 48 * 2 > FEW_BITS, "{bits}");
+        }
+        let large = Grid { candidates: 100_000_000, ..grid };
+        assert!(large.in_few_bytes(1.0, 1, 3).is_none(), "not one level a step fits");
     }
 }

@@ -76,11 +76,12 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
     (sheets, Vec::new(), findings)
 }
 
-/// FERRET-k with its usual number of bits against DPSGD, paired by seed.
+/// FERRET-k with levels, as many as usual or as fit into 16 KB, against DPSGD, paired by seed.
 fn finding(grid: &Grid, own: &Group, here: &[&Group]) -> Option<String> {
     let (eps, epochs, batch) = (own.spec.column(), own.spec.epochs, own.spec.batch);
-    if own.spec.method != Goal::FerretK(Sketches::usual(eps, None)) {
-        return None;
+    match &own.spec.method {
+        Goal::FerretK(sketches) if *sketches == Sketches::usual(eps, sketches.bits) => {}
+        _ => return None,
     }
     let dpsgd = here.iter().find(|g| g.spec.method == Goal::Dpsgd { eps } && g.spec.batch == batch)?;
     let ratio = own.spread(|o| o.test_loss.exp())?.mean / dpsgd.spread(|o| o.test_loss.exp())?.mean;
