@@ -99,6 +99,19 @@ impl Grid {
         Ok(())
     }
 
+    /// Whether there are such rows.
+    pub(super) fn check_only(&self) -> Result<(), String> {
+        let known: BTreeSet<String> =
+            self.every_row().into_iter().filter(|r| r.method != Goal::Base).map(|r| r.name).collect();
+        match self.only.iter().find(|name| !known.contains(*name)) {
+            None => Ok(()),
+            Some(name) => {
+                let known: Vec<String> = known.into_iter().collect();
+                Err(format!("only: {name:?} is no row of this grid: {}", known.join("; ")))
+            }
+        }
+    }
+
     /// Whether the given rates are of its rows. A smaller grid may lack some of them.
     pub(super) fn check_rates(&self) -> Result<(), String> {
         let rows = self.rows();
@@ -127,6 +140,16 @@ mod tests {
     use super::*;
     use crate::study::grid::Basis;
     use std::collections::HashMap;
+
+    #[test]
+    fn only_the_rows_that_are_named_are_run_and_the_base_model() {
+        let grid = Grid::parse("kind = \"ferret-k\"\nonly = [\"DPSGD\", \"FERRET-k, 16 KB\"]").unwrap();
+        assert_eq!(Grid::parse(&grid.to_toml()).unwrap(), grid);
+        let names: BTreeSet<String> = grid.rows().into_iter().map(|row| row.name).collect();
+        assert_eq!(Vec::from_iter(names), ["DPSGD", "FERRET-k, 16 KB", "base model"]);
+        let wrong = Grid::parse("kind = \"ferret-k\"\nonly = [\"SGD\"]").unwrap_err();
+        assert!(wrong.contains("\"SGD\" is no row of this grid: DPSGD; FERRET-k, 1 signs"), "{wrong}");
+    }
 
     #[test]
     fn a_given_rate_is_taken_and_not_tuned() {

@@ -102,6 +102,13 @@ impl Row {
 impl Grid {
     /// All rows in all cells, in the order of tables.
     pub fn rows(&self) -> Vec<Row> {
+        let mut rows = self.every_row();
+        rows.retain(|row| row.method == Goal::Base || self.only.is_empty() || self.only.contains(&row.name));
+        rows
+    }
+
+    /// The rows, whether they are run or not.
+    pub(super) fn every_row(&self) -> Vec<Row> {
         let mut rows = vec![Row::new("base model", Goal::Base, 1, self.epochs[0], 0.0)];
         match self.kind {
             Kind::Paper => self.paper(&mut rows),

@@ -93,6 +93,9 @@ pub struct Grid {
     pub bits: Vec<u32>,
     /// Tune and real: what of the model is tuned, a row each.
     pub tune: Vec<Subset>,
+    /// The rows that are run, by name, and the base model; none: all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<String>,
     /// Passes over the members.
     pub epochs: Vec<u32>,
     /// Expected batch sizes.
@@ -138,6 +141,7 @@ struct File {
     nats: Option<Vec<f64>>,
     bits: Option<Vec<u32>>,
     tune: Option<Vec<Subset>>,
+    only: Option<Vec<String>>,
     epochs: Option<Vec<u32>>,
     batches: Option<Vec<u64>>,
     seeds: Option<u64>,
@@ -167,6 +171,7 @@ impl Grid {
             nats: vec![1.0],
             bits: Vec::new(),
             tune: vec![Subset::default()],
+            only: Vec::new(),
             epochs: vec![1, 3, 5],
             batches: vec![50],
             seeds: 3,
@@ -278,6 +283,7 @@ impl Grid {
             nats,
             bits,
             tune,
+            only,
             epochs,
             batches,
             seeds,
@@ -293,6 +299,7 @@ impl Grid {
         );
         grid.asked = file.asked.or(grid.asked);
         grid.check()?;
+        grid.check_only()?;
         grid.check_rates()?;
         Ok(grid)
     }
