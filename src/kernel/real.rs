@@ -215,14 +215,11 @@ fn exp_f32(x: f32) -> f32 {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
     let e = p.mul_add(r * r, r) + 1.0;
-    // 2^n in two factors, so that n = 128 does not overflow before the product does.
-    let n = shifted.to_bits().wrapping_sub(MAGIC.to_bits()) as i32;
-    let half = n >> 1;
-    let scale = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
-    let y = e * scale(half) * scale(n - half);
+    // n, which is in the low bits of `shifted`, is added to the exponent. Where that leaves the normal numbers, x is one of those below.
+    let y = f32::from_bits(e.to_bits().wrapping_add(shifted.to_bits() << 23));
     let y = if x < -87.336_54 { 0.0 } else { y };
-    let y = if x > 88.722_84 { f32::INFINITY } else { y };
-    if x.is_nan() { x } else { y }
+    // From there on infinity, and NaN for NaN.
+    if x < 88.722_84 { y } else { x + f32::INFINITY }
 }
 
 /// erf(x) for x in f32, by two minimax polynomials (N. Juffa's): x + x p(x²) near zero, 1 - e^q(|x|) beyond 475/512.
