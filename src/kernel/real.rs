@@ -1,7 +1,7 @@
 //! The scalar types the engine is generic over.
 
 use super::fourier::{self, Fourier};
-use super::gemm::Onto;
+use super::gemm::{Onto, Part};
 use ndarray::NdFloat;
 use std::iter::Sum;
 use std::sync::Arc;
@@ -33,12 +33,14 @@ pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
     fn erf_fast(self) -> Self;
     /// The Fourier transform of length `k`.
     fn fourier(k: usize) -> Arc<dyn Fourier<Self>>;
-    /// `C <- alpha A B + onto` on raw strided memory, sizes (m, k, n): `super::tiles` for `f32` where the machine allows, else [`matrixmultiply`].
+    /// `C <- alpha A B + onto`, or `part` of it, on raw strided memory, sizes (m, k, n): `super::tiles` for `f32` where the machine allows, else
+    /// [`matrixmultiply`], which does all of it.
     ///
     /// # Safety
     /// Pointers and strides must describe valid matrices of the given sizes, `c` unaliased, a row to add n long.
     unsafe fn gemm(
         size: (usize, usize, usize),
+        part: Part,
         alpha: Self,
         a: (*const Self, isize, isize),
         b: (*const Self, isize, isize),
@@ -93,6 +95,7 @@ impl Real for f32 {
     #[inline]
     unsafe fn gemm(
         size: (usize, usize, usize),
+        part: Part,
         alpha: Self,
         a: (*const Self, isize, isize),
         b: (*const Self, isize, isize),
@@ -105,11 +108,12 @@ impl Real for f32 {
             use super::tiles::sgemm;
             if c.2 == 1 {
                 // SAFETY: the caller's promise, and the machine has what it takes.
-                return unsafe { sgemm(size, alpha, a, b, onto, (c.0, c.1)) };
+                return unsafe { sgemm(size, part, alpha, a, b, onto, (c.0, c.1)) };
             }
             if c.1 == 1 && !matches!(onto, Onto::Row(_)) {
+                let (a, b, c) = ((a.0, a.2, a.1), (b.0, b.2, b.1), (c.0, c.2));
                 // SAFETY: as above; Cᵀ = Bᵀ Aᵀ.
-                return unsafe { sgemm((n, k, m), alpha, (b.0, b.2, b.1), (a.0, a.2, a.1), onto, (c.0, c.2)) };
+                return unsafe { sgemm((n, k, m), Part::Whole, alpha, b, a, onto, c) };
             }
         }
         // SAFETY: the caller's promise.
@@ -164,6 +168,7 @@ impl Real for f64 {
     #[inline]
     unsafe fn gemm(
         size: (usize, usize, usize),
+        _: Part,
         alpha: Self,
         a: (*const Self, isize, isize),
         b: (*const Self, isize, isize),
