@@ -42,6 +42,48 @@ impl<F: Copy> Onto<'_, F> {
     }
 }
 
+/// One side of a diagonal of a matrix, with the diagonal.
+#[derive(Clone, Copy, Debug)]
+pub enum Triangle {
+    /// Columns `..= i + offset` of row i.
+    Lower(usize),
+    /// Columns `i - offset ..` of row i.
+    Upper(usize),
+}
+
+impl Triangle {
+    /// The columns, of `width`, that it has in any of these rows.
+    pub(crate) fn columns(self, rows: Range<usize>, width: usize) -> Range<usize> {
+        match self {
+            Triangle::Lower(offset) => 0..(rows.end + offset).min(width),
+            Triangle::Upper(offset) => rows.start.saturating_sub(offset).min(width)..width,
+        }
+    }
+}
+
+/// What of a product `C <- A B` there is to do. It is a hint: the rest may be done as well, and where it is left out no bit of what is asked for changes.
+#[derive(Clone, Copy, Debug)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// A is zero outside.
+    Left(Triangle),
+    /// C is wanted inside alone, and may hold anything outside.
+    Out(Triangle),
+}
+
+impl Part {
+    /// Of k terms, those that sums in these rows of C have.
+    pub(crate) fn terms(self, rows: Range<usize>, k: usize) -> Range<usize> {
+        if let Part::Left(triangle) = self { triangle.columns(rows, k) } else { 0..k }
+    }
+
+    /// Of n columns of C, those that are wanted in these rows.
+    pub(crate) fn wanted(self, rows: Range<usize>, n: usize) -> Range<usize> {
+        if let Part::Out(triangle) = self { triangle.columns(rows, n) } else { 0..n }
+    }
+}
+
 /// `C <- A B + onto` on all threads.
 pub fn matmul<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayViewMut2<F>) {
     let (m, k, n) = (a.nrows(), a.ncols(), b.ncols());
@@ -81,11 +123,12 @@ fn split<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayVie
 
 /// [`matmul`] on the calling thread alone.
 pub fn matmul_serial<F: Real>(a: ArrayView2<F>, b: ArrayView2<F>, onto: Onto<F>, c: ArrayViewMut2<F>) {
-    scaled_matmul_serial(F::one(), a, b, onto, c);
+    matmul_part(Part::Whole, F::one(), a, b, onto, c);
 }
 
-/// `C <- alpha A B + onto` on the calling thread alone.
-pub fn scaled_matmul_serial<F: Real>(
+/// `C <- alpha A B + onto`, or a part of it, on the calling thread alone.
+pub fn matmul_part<F: Real>(
+    part: Part,
     alpha: F,
     a: ArrayView2<F>,
     b: ArrayView2<F>,
@@ -103,7 +146,7 @@ pub fn scaled_matmul_serial<F: Real>(
     // SAFETY: the views are valid for their shapes and strides, the sizes agree, and `c` is borrowed mutably.
     unsafe {
         let (a, b) = ((a.as_ptr(), sa.0, sa.1), (b.as_ptr(), sb.0, sb.1));
-        F::gemm((m, k, n), alpha, a, b, onto, (c.as_mut_ptr(), sc.0, sc.1));
+        F::gemm((m, k, n), part, alpha, a, b, onto, (c.as_mut_ptr(), sc.0, sc.1));
     }
 }
 

@@ -8,6 +8,7 @@ pub mod gemm;
 pub mod gram;
 pub mod lanes;
 pub mod real;
+pub(crate) mod scratch;
 mod stored;
 #[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod tiles;

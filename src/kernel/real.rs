@@ -1,7 +1,7 @@
 //! The scalar types the engine is generic over.
 
 use super::fourier::{self, Fourier};
-use super::gemm::Onto;
+use super::gemm::{Onto, Part};
 use ndarray::NdFloat;
 use std::iter::Sum;
 use std::sync::Arc;
@@ -33,12 +33,14 @@ pub trait Real: NdFloat + Sum + bytemuck::Pod + Default {
     fn erf_fast(self) -> Self;
     /// The Fourier transform of length `k`.
     fn fourier(k: usize) -> Arc<dyn Fourier<Self>>;
-    /// `C <- alpha A B + onto` on raw strided memory, sizes (m, k, n): `super::tiles` for `f32` where the machine allows, else [`matrixmultiply`].
+    /// `C <- alpha A B + onto`, or `part` of it, on raw strided memory, sizes (m, k, n): `super::tiles` for `f32` where the machine allows, else
+    /// [`matrixmultiply`], which does all of it.
     ///
     /// # Safety
     /// Pointers and strides must describe valid matrices of the given sizes, `c` unaliased, a row to add n long.
     unsafe fn gemm(
         size: (usize, usize, usize),
+        part: Part,
         alpha: Self,
         a: (*const Self, isize, isize),
         b: (*const Self, isize, isize),
@@ -93,6 +95,7 @@ impl Real for f32 {
     #[inline]
     unsafe fn gemm(
         size: (usize, usize, usize),
+        part: Part,
         alpha: Self,
         a: (*const Self, isize, isize),
         b: (*const Self, isize, isize),
@@ -105,11 +108,12 @@ impl Real for f32 {
             use super::tiles::sgemm;
             if c.2 == 1 {
                 // SAFETY: the caller's promise, and the machine has what it takes.
-                return unsafe { sgemm(size, alpha, a, b, onto, (c.0, c.1)) };
+                return unsafe { sgemm(size, part, alpha, a, b, onto, (c.0, c.1)) };
             }
             if c.1 == 1 && !matches!(onto, Onto::Row(_)) {
+                let (a, b, c) = ((a.0, a.2, a.1), (b.0, b.2, b.1), (c.0, c.2));
                 // SAFETY: as above; Cᵀ = Bᵀ Aᵀ.
-                return unsafe { sgemm((n, k, m), alpha, (b.0, b.2, b.1), (a.0, a.2, a.1), onto, (c.0, c.2)) };
+                return unsafe { sgemm((n, k, m), Part::Whole, alpha, b, a, onto, c) };
             }
         }
         // SAFETY: the caller's promise.
@@ -164,6 +168,7 @@ impl Real for f64 {
     #[inline]
     unsafe fn gemm(
         size: (usize, usize, usize),
+        _: Part,
         alpha: Self,
         a: (*const Self, isize, isize),
         b: (*const Self, isize, isize),
@@ -215,14 +220,11 @@ fn exp_f32(x: f32) -> f32 {
     let p = p.mul_add(r, 1.666_666_5e-1);
     let p = p.mul_add(r, 0.5);
     let e = p.mul_add(r * r, r) + 1.0;
-    // 2^n in two factors, so that n = 128 does not overflow before the product does.
-    let n = shifted.to_bits().wrapping_sub(MAGIC.to_bits()) as i32;
-    let half = n >> 1;
-    let scale = |k: i32| f32::from_bits((k.wrapping_add(127) as u32) << 23);
-    let y = e * scale(half) * scale(n - half);
+    // n, which is in the low bits of `shifted`, is added to the exponent. Where that leaves the normal numbers, x is one of those below.
+    let y = f32::from_bits(e.to_bits().wrapping_add(shifted.to_bits() << 23));
     let y = if x < -87.336_54 { 0.0 } else { y };
-    let y = if x > 88.722_84 { f32::INFINITY } else { y };
-    if x.is_nan() { x } else { y }
+    // From there on infinity, and NaN for NaN.
+    if x < 88.722_84 { y } else { x + f32::INFINITY }
 }
 
 /// erf(x) for x in f32, by two minimax polynomials (N. Juffa's): x + x p(x²) near zero, 1 - e^q(|x|) beyond 475/512.

@@ -1,8 +1,9 @@
 //! Causal attention of grouped heads over ragged segments: `o_i = sum_j p_ij v_j`, `p_i = softmax_j(scale <q_i, k_j> + slope (j - i))`,
 //! over the keys j <= i that the [window](Heads::window) of row i holds.
 //!
-//! Scores exist only for a block of query rows of one head at a time. What is kept between forward and backward is the
-//! output and one number a row and head, the log of the softmax' denominator; backward recomputes `p = exp(s - lse)`.
+//! Scores exist only for a block of query rows of one head at a time, and those after the diagonal, but for tiles that it crosses, are not
+//! computed. What is kept between forward and backward is the output and one number a row and head, the log of the softmax' denominator;
+//! backward recomputes `p = exp(s - lse)`.
 //! The heads of a group read the same keys and values; their gradients are added up in the order of the heads.
 //!
 //! In shapes, Q is `heads * width` columns and K is `kv_heads * width`.
@@ -10,16 +11,23 @@
 #[cfg(test)]
 mod tests;
 
+mod mask;
+
+use self::mask::{Mask, within};
 use super::heads::Heads;
-use super::{Segments, slice, slice_mut};
-use crate::kernel::gemm::{KC, Onto, SERIAL_BELOW, matmul_serial, scaled_matmul_serial};
+use super::{Segments, slice_mut};
+use crate::kernel::gemm::{Onto, Part, SERIAL_BELOW, Triangle, matmul_part};
+use crate::kernel::scratch::{block, with_scratch};
 use crate::kernel::{Real, lanes, multiversion};
-use ndarray::{Array2, ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, s};
+use ndarray::{ArrayView1, ArrayView2, ArrayViewMut1, ArrayViewMut2, Axis, s};
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Query rows worked on at a time: their scores against 1,024 keys are 256 KiB in f32.
-const BLOCK: usize = 64;
+/// Query rows worked on at a time: their scores against 1,024 keys are 512 KiB in f32. No bit depends on it.
+const BLOCK: usize = 128;
+
+/// The same in [`backward`], where the sums over queries are formed block by block: another size gives other bits.
+const BACKWARD_BLOCK: usize = 64;
 
 /// `o = attention(q, k, v)` for every segment and head.
 ///
@@ -32,17 +40,20 @@ pub fn forward<F: Real>(
     mut lse: ArrayViewMut2<F>,
 ) {
     let slopes = heads.slopes();
-    let mut tasks = Vec::with_capacity(segments.len() * heads.heads);
-    let outs = heads_of(split_rows(out.view_mut(), segments), heads.heads);
-    let lses = heads_of(split_rows(lse.view_mut(), segments), heads.heads);
+    let mut tasks = Vec::new();
+    let outs = split_heads(out.view_mut(), segments, heads.heads);
+    let lses = split_heads(lse.view_mut(), segments, heads.heads);
     for ((range, outs), lses) in segments.iter().zip(outs).zip(lses) {
-        let rows = qkv.map(|x| x.slice_move(s![range.clone(), ..]));
+        let inputs = qkv.map(|x| x.slice_move(s![range.clone(), ..]));
         for (h, (out, lse)) in outs.into_iter().zip(lses).enumerate() {
-            tasks.push((head_inputs(rows, heads, h), Mask::new(heads, slopes[h], 0), out, lse));
+            let pieces = split_blocks(out).into_iter().zip(split_blocks(lse));
+            for (rows, (out, lse)) in blocks(range.len(), BLOCK).zip(pieces) {
+                tasks.push((h, head_inputs(inputs, heads, h), rows, out, lse));
+            }
         }
     }
-    tasks.into_par_iter().for_each(|(inputs, mask, out, mut lse)| {
-        one_head(inputs, &mask, out, Some(lse.column_mut(0)));
+    tasks.into_par_iter().with_max_len(1).for_each(|(h, inputs, rows, out, mut lse)| {
+        one_block(inputs, &Mask::new(heads, slopes[h], 0), rows, out, Some(lse.column_mut(0)));
     });
 }
 
@@ -50,104 +61,54 @@ pub fn forward<F: Real>(
 ///
 /// Shapes: `q`, `out`: (n, Q); `k`, `v`: (past + n, K).
 pub fn forward_cached<F: Real>(qkv: [ArrayView2<F>; 3], heads: &Heads, mut out: ArrayViewMut2<F>) {
-    let past = qkv[1].nrows() - qkv[0].nrows();
+    let (new, past) = (qkv[0].nrows(), qkv[1].nrows() - qkv[0].nrows());
     let slopes = heads.slopes();
     let outs: Vec<_> = out.axis_chunks_iter_mut(Axis(1), heads.width).collect();
     // A short text is attended to sooner than a second thread is met.
     let least = if qkv[0].len() * qkv[1].nrows() < SERIAL_BELOW { heads.heads } else { 1 };
     outs.into_par_iter().with_min_len(least).enumerate().for_each(|(h, out)| {
-        one_head(head_inputs(qkv, heads, h), &Mask::new(heads, slopes[h], past), out, None);
+        let mask = Mask::new(heads, slopes[h], past);
+        for (rows, out) in blocks(new, BLOCK).zip(split_blocks(out)) {
+            one_block(head_inputs(qkv, heads, h), &mask, rows, out, None);
+        }
     });
 }
 
-/// Which keys a head's query rows see, and what is added to their scores. Query row i is at position `past + i`.
-struct Mask<F> {
-    heads: Heads,
-    scale: F,
-    slope: F,
-    past: usize,
-}
-
-impl<F: Real> Mask<F> {
-    fn new(heads: &Heads, slope: f64, past: usize) -> Self {
-        Self { heads: *heads, scale: F::of(heads.scale), slope: F::of(slope), past }
-    }
-
-    /// Numbers of scratch that the scores of a block may take, for `rows` queries.
-    fn scratch(&self, rows: usize) -> usize {
-        let keys = self.past + rows;
-        BLOCK.min(rows) * self.heads.window.map_or(keys, |window| keys.min(window.saturating_add(BLOCK + KC)))
-    }
-
-    /// The keys that some row of a block of queries sees. They begin where a block of a product's sum does, so that a row's bits
-    /// do not depend on the rows that it shares a block with.
-    fn keys(&self, rows: &Range<usize>) -> Range<usize> {
-        self.heads.first_key(self.past + rows.start) / KC * KC..self.past + rows.end
-    }
-
-    /// `scores <- scale q kᵀ` for a block of query rows against the keys that they see.
-    fn scores(&self, q: ArrayView2<F>, k: ArrayView2<F>, scores: ArrayViewMut2<F>) {
-        scaled_matmul_serial(self.scale, q, k.reversed_axes(), Onto::Zero, scores);
-    }
-
-    /// What query row `i` sees of its scores against the keys from `first` on, with the distance added; the rest becomes zero.
-    fn seen<'a>(&self, i: usize, first: usize, scores: &'a mut [F]) -> &'a mut [F] {
-        let seen = self.only(i, first, scores);
-        if self.heads.alibi {
-            add_distance(seen, self.slope);
-        }
-        seen
-    }
-
-    /// What query row `i` sees of numbers for the keys from `first` on; the rest becomes zero.
-    fn only<'a>(&self, i: usize, first: usize, row: &'a mut [F]) -> &'a mut [F] {
-        let position = self.past + i;
-        let (seen, after) = row.split_at_mut(position + 1 - first);
-        let (before, seen) = seen.split_at_mut(self.heads.first_key(position) - first);
-        after.fill(F::zero());
-        before.fill(F::zero());
-        seen
-    }
-}
-
-multiversion! {
-    /// `score_j += slope (j - i)`, where the last of them is key i.
-    fn add_distance<F: Real>(scores: &mut [F], slope: F) {
-        let last = scores.len() as i32 - 1;
-        for (j, score) in scores.iter_mut().enumerate() {
-            *score += slope * F::of((j as i32 - last) as f64);
-        }
-    }
-}
-
-/// One head of one segment.
-fn one_head<F: Real>(
+/// A block of query rows of one head of one segment.
+///
+/// Shapes: `out`: (rows, W); `lse`: (rows).
+fn one_block<F: Real>(
     [q, k, v]: [ArrayView2<F>; 3],
     mask: &Mask<F>,
+    rows: Range<usize>,
     mut out: ArrayViewMut2<F>,
     mut lse: Option<ArrayViewMut1<F>>,
 ) {
-    with_scratch(mask.scratch(q.nrows()), |scratch, _| {
-        for rows in blocks(q.nrows()) {
-            let keys = mask.keys(&rows);
-            let mut scores = block(scratch, rows.len(), keys.len());
-            mask.scores(q.slice(s![rows.clone(), ..]), k.slice(s![keys.clone(), ..]), scores.view_mut());
-            let mut denominators = [F::one(); BLOCK];
-            for (i, mut row) in scores.rows_mut().into_iter().enumerate() {
-                let seen = mask.seen(rows.start + i, keys.start, row.as_slice_mut().expect("scratch rows"));
-                let largest = lanes::max(seen);
-                denominators[i] = lanes::exp_shifted(seen, largest);
-                if let Some(lse) = &mut lse {
-                    lse[rows.start + i] = largest + denominators[i].ln();
-                }
-            }
-            let mut out = out.slice_mut(s![rows, ..]);
-            matmul_serial(scores.view(), v.slice(s![keys, ..]), Onto::Zero, out.view_mut());
-            for (mut row, &denominator) in out.rows_mut().into_iter().zip(&denominators) {
-                lanes::scale(row.as_slice_mut().expect("adjacent columns"), F::one() / denominator);
+    let keys = mask.keys(&rows);
+    let before = mask.before(&rows, &keys);
+    let (q, k, v) = (q.slice(s![rows.clone(), ..]), k.slice(s![keys.clone(), ..]), v.slice(s![keys.clone(), ..]));
+    with_scratch(rows.len() * keys.len(), |[scratch]| {
+        let mut scores = block(scratch, rows.len(), keys.len());
+        mask.scores(q, k, before, Onto::Zero, scores.view_mut());
+        let mut denominators = [F::one(); BLOCK];
+        for (i, row) in slice_mut(&mut scores).chunks_exact_mut(keys.len()).enumerate() {
+            let seen = mask.seen(rows.start + i, keys.start, row);
+            let largest = lanes::max(seen);
+            denominators[i] = lanes::exp_shifted(seen, largest);
+            if let Some(lse) = &mut lse {
+                lse[i] = largest + denominators[i].ln();
             }
         }
+        weighted(scores.view(), before, v, Onto::Zero, out.view_mut());
+        for (mut row, &denominator) in out.rows_mut().into_iter().zip(&denominators) {
+            lanes::scale(row.as_slice_mut().expect("adjacent columns"), F::one() / denominator);
+        }
     });
+}
+
+/// `y <- p x + onto`, where p is zero above the diagonal that begins after `before` keys.
+fn weighted<F: Real>(p: ArrayView2<F>, before: usize, x: ArrayView2<F>, onto: Onto<F>, y: ArrayViewMut2<F>) {
+    matmul_part(Part::Left(Triangle::Lower(before)), F::one(), p, x, onto, y);
 }
 
 /// Backward of [`forward`]. With `D_i = <do_i, o_i>`: `dv = pᵀ do`, `ds = p ∘ (do vᵀ - D) scale`, `dq = ds k`,
@@ -163,39 +124,22 @@ pub fn backward<F: Real>(
     heads: &Heads,
     dqkv: [ArrayViewMut2<F>; 3],
 ) {
-    let (width, slopes) = (heads.width, heads.slopes());
-    let [dq, mut dk, mut dv] = dqkv;
+    let known = (dout, out, lse);
+    if heads.group() == 1 {
+        return backward_heads(known, qkv, segments, heads, dqkv);
+    }
     // Heads that share keys and values each have gradients of their own, which are added up in order: a task is a query head, and its bits are its own.
-    let mut apart =
-        (heads.group() > 1).then(|| [(); 2].map(|()| Array2::<F>::zeros((dout.nrows(), heads.heads * width))));
-    let [dks, dvs] = match &mut apart {
-        Some(apart) => apart.each_mut().map(|x| x.view_mut()),
-        None => {
-            dk.fill(F::zero());
-            dv.fill(F::zero());
-            [dk.view_mut(), dv.view_mut()]
+    let [dq, dk, dv] = dqkv;
+    with_scratch(dout.len(), |apart| {
+        let [mut dks, mut dvs] = apart.map(|x| block(x, dout.nrows(), dout.ncols()));
+        backward_heads(known, qkv, segments, heads, [dq, dks.view_mut(), dvs.view_mut()]);
+        for (mut sum, apart) in [(dk, dks), (dv, dvs)] {
+            let rows: Vec<_> = sum.rows_mut().into_iter().zip(apart.rows()).collect();
+            rows.into_par_iter().with_min_len(BLOCK).for_each(|(mut sum, apart)| {
+                add_groups(apart.to_slice().expect("contiguous rows"), heads, &mut sum);
+            });
         }
-    };
-    let mut tasks = Vec::with_capacity(segments.len() * heads.heads);
-    let [dq, dks, dvs] = [dq, dks, dvs].map(|d| heads_of(split_rows(d, segments), heads.heads));
-    for (((range, dq), dks), dvs) in segments.iter().zip(dq).zip(dks).zip(dvs) {
-        for (h, ((dq, dk), dv)) in dq.into_iter().zip(dks).zip(dvs).enumerate() {
-            tasks.push((range.clone(), h, dq, dk, dv));
-        }
-    }
-    tasks.into_par_iter().for_each(|(range, h, dq, dk, dv)| {
-        let rows = qkv.map(|x| x.slice_move(s![range.clone(), ..]));
-        let columns = h * width..(h + 1) * width;
-        let [dout, out] = [dout, out].map(|x| x.slice_move(s![range.clone(), columns.clone()]));
-        let (inputs, mask) = (head_inputs(rows, heads, h), Mask::new(heads, slopes[h], 0));
-        one_head_backward(inputs, &mask, (dout, out, lse.slice(s![range, h])), dq, dk, dv);
     });
-    for (sum, apart) in [dk, dv].iter_mut().zip(apart.iter().flatten()) {
-        let rows: Vec<_> = sum.rows_mut().into_iter().zip(apart.rows()).collect();
-        rows.into_par_iter().with_min_len(BLOCK).for_each(|(mut sum, apart)| {
-            add_groups(apart.to_slice().expect("contiguous rows"), heads, &mut sum);
-        });
-    }
 }
 
 /// What a row's query heads have each, summed over those that share a head of keys and values, in order.
@@ -209,47 +153,81 @@ fn add_groups<F: Real>(apart: &[F], heads: &Heads, sum: &mut ArrayViewMut1<F>) {
     }
 }
 
-/// Backward of one query head of one segment: `dq` is overwritten, `dk` and `dv` are added to.
+/// [`backward`] of every query head on its own.
+///
+/// Shapes: as there, but `dqkv`: (N, Q) each, overwritten.
+fn backward_heads<F: Real>(
+    (dout, out, lse): (ArrayView2<F>, ArrayView2<F>, ArrayView2<F>),
+    qkv: [ArrayView2<F>; 3],
+    segments: &Segments,
+    heads: &Heads,
+    dqkv: [ArrayViewMut2<F>; 3],
+) {
+    let slopes = heads.slopes();
+    let mut tasks = Vec::with_capacity(segments.len() * heads.heads);
+    let [dq, dk, dv] = dqkv.map(|d| split_heads(d, segments, heads.heads));
+    for (((range, dq), dk), dv) in segments.iter().zip(dq).zip(dk).zip(dv) {
+        for (h, ((dq, dk), dv)) in dq.into_iter().zip(dk).zip(dv).enumerate() {
+            tasks.push((range.clone(), h, [dq, dk, dv]));
+        }
+    }
+    tasks.into_par_iter().with_max_len(1).for_each(|(range, h, dqkv)| {
+        let rows = qkv.map(|x| x.slice_move(s![range.clone(), ..]));
+        let columns = h * heads.width..(h + 1) * heads.width;
+        let [dout, out] = [dout, out].map(|x| x.slice_move(s![range.clone(), columns.clone()]));
+        let (inputs, mask) = (head_inputs(rows, heads, h), Mask::new(heads, slopes[h], 0));
+        one_head_backward(inputs, &mask, (dout, out, lse.slice(s![range, h])), dqkv);
+    });
+}
+
+/// Backward of one query head of one segment. `p` and `ds` are held transposed, a row for each key: so they and the inputs are left factors as
+/// they lie, and the products turn only small blocks, and `ds` for `dq`.
 fn one_head_backward<F: Real>(
     [q, k, v]: [ArrayView2<F>; 3],
     mask: &Mask<F>,
     (dout, out, lse): (ArrayView2<F>, ArrayView2<F>, ArrayView1<F>),
-    mut dq: ArrayViewMut2<F>,
-    mut dk: ArrayViewMut2<F>,
-    mut dv: ArrayViewMut2<F>,
+    [mut dq, mut dk, mut dv]: [ArrayViewMut2<F>; 3],
 ) {
-    with_scratch(mask.scratch(q.nrows()), |p_scratch, dp_scratch| {
-        for rows in blocks(q.nrows()) {
-            let keys = mask.keys(&rows);
-            let (q, dout) = (q.slice(s![rows.clone(), ..]), dout.slice(s![rows.clone(), ..]));
-            let (k, v) = (k.slice(s![keys.clone(), ..]), v.slice(s![keys.clone(), ..]));
-            let (mut p, mut dp) = (block(p_scratch, rows.len(), keys.len()), block(dp_scratch, rows.len(), keys.len()));
-            mask.scores(q, k, p.view_mut());
-            matmul_serial(dout, v.reversed_axes(), Onto::Zero, dp.view_mut());
-            for (i, mut p) in p.rows_mut().into_iter().enumerate() {
-                let seen = mask.seen(rows.start + i, keys.start, p.as_slice_mut().expect("scratch rows"));
-                lanes::exp_shifted(seen, lse[rows.start + i]);
-            }
-            matmul_serial(p.t(), dout, Onto::Itself, dv.slice_mut(s![keys.clone(), ..]));
-            let pairs = slice(&p).chunks_exact(keys.len()).zip(slice_mut(&mut dp).chunks_exact_mut(keys.len()));
-            for (i, (p, dp)) in pairs.enumerate() {
-                let d = lanes::dot(
-                    dout.row(i).to_slice().expect("contiguous rows"),
-                    out.row(rows.start + i).to_slice().expect("contiguous rows"),
-                );
-                score_gradient(p, d, mask.scale, dp);
-            }
-            matmul_serial(dp.view(), k, Onto::Zero, dq.slice_mut(s![rows, ..]));
-            matmul_serial(dp.t(), q, Onto::Itself, dk.slice_mut(s![keys, ..]));
+    dk.fill(F::zero());
+    dv.fill(F::zero());
+    for rows in blocks(q.nrows(), BACKWARD_BLOCK) {
+        let keys = mask.keys(&rows);
+        let before = mask.before(&rows, &keys);
+        let [q, dout, out] = [q, dout, out].map(|x| x.slice_move(s![rows.clone(), ..]));
+        let [k, v] = [k, v].map(|x| x.slice_move(s![keys.clone(), ..]));
+        let (mut dk, mut dv) = (dk.slice_mut(s![keys.clone(), ..]), dv.slice_mut(s![keys.clone(), ..]));
+        let (mut shifts, mut means) = ([F::zero(); BACKWARD_BLOCK], [F::zero(); BACKWARD_BLOCK]);
+        for (i, (dout, out)) in dout.rows().into_iter().zip(out.rows()).enumerate() {
+            shifts[i] = lse[rows.start + i];
+            means[i] = lanes::dot(dout.to_slice().expect("contiguous rows"), out.to_slice().expect("contiguous rows"));
         }
-    });
+        with_scratch(rows.len() * keys.len(), |[p, ds]| {
+            let (mut p, mut ds) = (block(p, keys.len(), rows.len()), block(ds, keys.len(), rows.len()));
+            // Key j is seen by the rows from j - before on.
+            let (seen, nonzero) = (Part::Out(Triangle::Upper(before)), Part::Left(Triangle::Upper(before)));
+            matmul_part(seen, mask.scale, k, q.t(), Onto::Zero, p.view_mut());
+            matmul_part(seen, F::one(), v, dout.t(), Onto::Zero, ds.view_mut());
+            let pairs =
+                slice_mut(&mut p).chunks_exact_mut(rows.len()).zip(slice_mut(&mut ds).chunks_exact_mut(rows.len()));
+            for (j, (p, ds)) in keys.clone().zip(pairs) {
+                let seers = mask.seers(j, &rows);
+                let (p, ds) = (within(seers.clone(), p), within(seers.clone(), ds));
+                mask.add_distances(j, rows.start + seers.start, p);
+                score_gradients(&shifts[seers.clone()], &means[seers], mask.scale, p, ds);
+            }
+            matmul_part(nonzero, F::one(), p.view(), dout, Onto::Itself, dv.view_mut());
+            matmul_part(nonzero, F::one(), ds.view(), q, Onto::Itself, dk.view_mut());
+            weighted(ds.t(), before, k, Onto::Zero, dq.slice_mut(s![rows.clone(), ..]));
+        });
+    }
 }
 
 multiversion! {
-    /// `dp_i <- p_i (dp_i - d) scale`.
-    fn score_gradient<F: Real>(p: &[F], d: F, scale: F, dp: &mut [F]) {
-        for (dp, &p) in dp.iter_mut().zip(p) {
-            *dp = p * (*dp - d) * scale;
+    /// `p_i <- exp(p_i - shift_i)`, from scores to probabilities, and `ds_i <- p_i (ds_i - mean_i) scale`.
+    fn score_gradients<F: Real>(shifts: &[F], means: &[F], scale: F, p: &mut [F], ds: &mut [F]) {
+        for (((p, ds), &shift), &mean) in p.iter_mut().zip(ds).zip(shifts).zip(means) {
+            *p = (*p - shift).exp_fast();
+            *ds = *p * (*ds - mean) * scale;
         }
     }
 }
@@ -267,7 +245,7 @@ pub fn jvp<F: Real>(
 ) {
     let slopes = heads.slopes();
     let mut tasks = Vec::with_capacity(segments.len() * heads.heads);
-    let outs = heads_of(split_rows(out_dot.view_mut(), segments), heads.heads);
+    let outs = split_heads(out_dot.view_mut(), segments, heads.heads);
     for (range, outs) in segments.iter().zip(outs) {
         let [rows, rows_dot] = [qkv, qkv_dot].map(|x| x.map(|x| x.slice_move(s![range.clone(), ..])));
         for (h, out) in outs.into_iter().enumerate() {
@@ -275,17 +253,17 @@ pub fn jvp<F: Real>(
             tasks.push((inputs, tangents, Mask::new(heads, slopes[h], 0), lse.slice(s![range.clone(), h]), out));
         }
     }
-    tasks.into_par_iter().for_each(|([q, k, v], [q_dot, k_dot, v_dot], mask, lse, mut out)| {
-        with_scratch(mask.scratch(q.nrows()), |p_scratch, dp_scratch| {
-            for rows in blocks(q.nrows()) {
-                let keys = mask.keys(&rows);
-                let (q, q_dot) = (q.slice(s![rows.clone(), ..]), q_dot.slice(s![rows.clone(), ..]));
-                let [k, k_dot, v, v_dot] = [k, k_dot, v, v_dot].map(|x| x.slice_move(s![keys.clone(), ..]));
-                let (mut p, mut dp) =
-                    (block(p_scratch, rows.len(), keys.len()), block(dp_scratch, rows.len(), keys.len()));
-                mask.scores(q, k, p.view_mut());
-                mask.scores(q_dot, k, dp.view_mut());
-                scaled_matmul_serial(mask.scale, q, k_dot.reversed_axes(), Onto::Itself, dp.view_mut());
+    tasks.into_par_iter().with_max_len(1).for_each(|([q, k, v], [q_dot, k_dot, v_dot], mask, lse, mut out)| {
+        for rows in blocks(q.nrows(), BLOCK) {
+            let keys = mask.keys(&rows);
+            let before = mask.before(&rows, &keys);
+            let (q, q_dot) = (q.slice(s![rows.clone(), ..]), q_dot.slice(s![rows.clone(), ..]));
+            let [k, k_dot, v, v_dot] = [k, k_dot, v, v_dot].map(|x| x.slice_move(s![keys.clone(), ..]));
+            with_scratch(rows.len() * keys.len(), |[p, dp]| {
+                let (mut p, mut dp) = (block(p, rows.len(), keys.len()), block(dp, rows.len(), keys.len()));
+                mask.scores(q, k, before, Onto::Zero, p.view_mut());
+                mask.scores(q_dot, k, before, Onto::Zero, dp.view_mut());
+                mask.scores(q, k_dot, before, Onto::Itself, dp.view_mut());
                 for (i, (mut p, mut dp)) in p.rows_mut().into_iter().zip(dp.rows_mut()).enumerate() {
                     let p = mask.seen(rows.start + i, keys.start, p.as_slice_mut().expect("scratch rows"));
                     let dp = mask.only(rows.start + i, keys.start, dp.as_slice_mut().expect("scratch rows"));
@@ -296,16 +274,16 @@ pub fn jvp<F: Real>(
                     }
                 }
                 let mut out = out.slice_mut(s![rows, ..]);
-                matmul_serial(dp.view(), v, Onto::Zero, out.view_mut());
-                matmul_serial(p.view(), v_dot, Onto::Itself, out);
-            }
-        });
+                weighted(dp.view(), before, v, Onto::Zero, out.view_mut());
+                weighted(p.view(), before, v_dot, Onto::Itself, out);
+            });
+        }
     });
 }
 
 /// Blocks of query rows.
-fn blocks(rows: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..rows).step_by(BLOCK).map(move |start| start..(start + BLOCK).min(rows))
+fn blocks(rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(most).map(move |start| start..(start + most).min(rows))
 }
 
 /// The columns of query head `h`, and those of the keys and values that it reads.
@@ -314,53 +292,26 @@ fn head_inputs<'a, F>([q, k, v]: [ArrayView2<'a, F>; 3], heads: &Heads, h: usize
     [(q, h), (k, kv), (v, kv)].map(|(x, h)| x.slice_move(s![.., h * heads.width..(h + 1) * heads.width]))
 }
 
-/// Disjoint views of each segment's rows.
-fn split_rows<'a, F>(mut x: ArrayViewMut2<'a, F>, segments: &Segments) -> Vec<ArrayViewMut2<'a, F>> {
-    segments
-        .iter()
-        .map(|range| {
-            let rest = std::mem::replace(&mut x, ArrayViewMut2::from_shape((0, 0), &mut []).expect("an empty view"));
-            let (rows, rest) = rest.split_at(Axis(0), range.len());
-            x = rest;
-            rows
-        })
-        .collect()
-}
-
-/// Disjoint views of each head's columns, segment by segment.
-fn heads_of<F>(segments: Vec<ArrayViewMut2<F>>, heads: usize) -> Vec<Vec<ArrayViewMut2<F>>> {
-    segments
-        .into_iter()
-        .map(|mut x| {
-            let width = x.ncols() / heads;
-            (0..heads)
-                .map(|_| {
-                    let rest =
-                        std::mem::replace(&mut x, ArrayViewMut2::from_shape((0, 0), &mut []).expect("an empty view"));
-                    let (head, rest) = rest.split_at(Axis(1), width);
-                    x = rest;
-                    head
-                })
-                .collect()
-        })
-        .collect()
-}
-
-/// The first `rows * cols` elements of `scratch` as a matrix.
-pub(super) fn block<F>(scratch: &mut [F], rows: usize, cols: usize) -> ArrayViewMut2<'_, F> {
-    ArrayViewMut2::from_shape((rows, cols), &mut scratch[..rows * cols]).expect("scratch is long enough")
-}
-
-/// Two buffers of `len` elements with stale content, kept by the thread for the next call.
-pub(super) fn with_scratch<F: Real>(len: usize, f: impl FnOnce(&mut [F], &mut [F])) {
-    use std::cell::RefCell;
-    thread_local!(static SCRATCH: RefCell<[Vec<u64>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) });
-    SCRATCH.with_borrow_mut(|buffers| {
-        let words = (len * size_of::<F>()).div_ceil(8);
-        for buffer in buffers.iter_mut().filter(|b| b.len() < words) {
-            buffer.resize(words, 0);
-        }
-        let [a, b] = buffers.each_mut().map(|b| &mut bytemuck::cast_slice_mut::<u64, F>(b)[..len]);
-        f(a, b);
+/// Disjoint views of pieces of these lengths, end to end along an axis.
+fn split<F>(mut x: ArrayViewMut2<F>, axis: Axis, lengths: impl Iterator<Item = usize>) -> Vec<ArrayViewMut2<F>> {
+    let pieces = lengths.map(|len| {
+        let rest = std::mem::replace(&mut x, ArrayViewMut2::from_shape((0, 0), &mut []).expect("an empty view"));
+        let (piece, rest) = rest.split_at(axis, len);
+        x = rest;
+        piece
     });
+    pieces.collect()
+}
+
+/// Each head's columns of each segment's rows, segment by segment.
+fn split_heads<'a, F>(x: ArrayViewMut2<'a, F>, segments: &Segments, heads: usize) -> Vec<Vec<ArrayViewMut2<'a, F>>> {
+    let width = x.ncols() / heads;
+    let rows = split(x, Axis(0), segments.iter().map(|range| range.len()));
+    rows.into_iter().map(|x| split(x, Axis(1), std::iter::repeat_n(width, heads))).collect()
+}
+
+/// Each block's rows.
+fn split_blocks<F>(x: ArrayViewMut2<F>) -> Vec<ArrayViewMut2<F>> {
+    let lengths = blocks(x.nrows(), BLOCK).map(|rows| rows.len());
+    split(x, Axis(0), lengths)
 }

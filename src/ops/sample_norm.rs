@@ -35,8 +35,8 @@
 //!
 //! Underflow is [`super::clip`]'s. A row whose square F cannot hold makes the mass infinite, and the sample is removed.
 
-use super::attention::{block, with_scratch};
 use super::{Segments, slice};
+use crate::kernel::scratch::{block, with_scratch};
 use crate::kernel::{Gram, Onto, Real, gemm, lanes, matmul_serial, multiversion};
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
 use rayon::prelude::*;
@@ -176,7 +176,7 @@ fn row_square(x: &Array2<f64>, t: usize) -> f64 {
 /// Sum of squares of `xᵀ dy`.
 fn tile(x: ArrayView2<f64>, dy: ArrayView2<f64>) -> f64 {
     let mut total = 0.0;
-    with_scratch(x.ncols() * dy.ncols(), |scratch, _| {
+    with_scratch(x.ncols() * dy.ncols(), |[scratch]| {
         let mut g = block(scratch, x.ncols(), dy.ncols());
         matmul_serial(x.reversed_axes(), dy, Onto::Zero, g.view_mut());
         total = slice(&g).chunks(TILE).map(|row| wide_dot(row, row)).sum();
@@ -231,7 +231,7 @@ pub fn add_tied<F: Real>(
         let rows = first + rows.start..first + rows.end;
         let (x, dy) = (x.slice(s![rows.clone(), ..]), dy.slice(s![rows, ..]).mapv(F::f64));
         let mut total = 0.0;
-        with_scratch(dy.nrows() * ids.len(), |scratch, _| {
+        with_scratch(dy.nrows() * ids.len(), |[scratch]| {
             let mut products = block(scratch, dy.nrows(), ids.len());
             matmul_serial(dy.view(), demb.reversed_axes(), Onto::Zero, products.view_mut());
             for (products, x) in products.rows().into_iter().zip(x.rows()) {

@@ -99,6 +99,7 @@ macro_rules! compiled {
         #[target_feature(enable = $features)]
         pub(super) unsafe fn sgemm(
             size: (usize, usize, usize),
+            part: super::Part,
             alpha: f32,
             a: super::Matrix,
             b: super::Matrix,
@@ -106,7 +107,7 @@ macro_rules! compiled {
             c: (*mut f32, isize),
         ) {
             // SAFETY: the caller's promise.
-            unsafe { super::product::<$lanes>(size, alpha, a, b, onto, c) }
+            unsafe { super::product::<$lanes>(size, part, alpha, a, b, onto, c) }
         }
 
         /// [`super::sgemm_bf16`].

@@ -46,7 +46,7 @@ mod tests;
 use self::lanes::{Lanes, Tile, compiled};
 use self::pack::{pack_panels, pack_rows};
 use self::rows::few;
-use super::gemm::{FEW_ROWS, KC, Onto};
+use super::gemm::{FEW_ROWS, KC, Onto, Part};
 use crate::isa::{Isa, isa};
 use std::cell::RefCell;
 
@@ -74,13 +74,14 @@ thread_local! {
     static PACKED: RefCell<[Vec<Line>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
 }
 
-/// `C <- alpha A B + onto` on the calling thread. Columns of C are adjacent, its rows `stride` apart.
+/// `C <- alpha A B + onto`, or `part` of it, on the calling thread. Columns of C are adjacent, its rows `stride` apart.
 ///
 /// # Safety
 /// The machine must be [`supported`]; pointers and strides must describe valid matrices of sizes m x k, k x n and m x n, `c` unaliased,
 /// a row to add as long as C's.
 pub unsafe fn sgemm(
     size: (usize, usize, usize),
+    part: Part,
     alpha: f32,
     a: Matrix,
     b: Matrix,
@@ -91,11 +92,11 @@ pub unsafe fn sgemm(
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::sgemm(size, alpha, a, b, onto, c),
+            Isa::Avx512 => avx512::sgemm(size, part, alpha, a, b, onto, c),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::sgemm(size, alpha, a, b, onto, c),
+            Isa::Avx2 => avx2::sgemm(size, part, alpha, a, b, onto, c),
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon => neon::sgemm(size, alpha, a, b, onto, c),
+            Isa::Neon => neon::sgemm(size, part, alpha, a, b, onto, c),
             other => unreachable!("no product of our own by {}", other.name()),
         }
     }
@@ -134,6 +135,7 @@ pub unsafe fn sgemm_bf16(
 #[inline(always)]
 unsafe fn product<L: Lanes>(
     (m, k, n): (usize, usize, usize),
+    part: Part,
     alpha: f32,
     a: Matrix,
     b: Matrix,
@@ -175,12 +177,21 @@ unsafe fn product<L: Lanes>(
                     let onto = if p > 0 { Onto::Itself } else { onto.columns(j + jr..j + jr + columns) };
                     for ir in (0..mc).step_by(MR) {
                         let rows = MR.min(mc - ir);
+                        let (wanted, terms) =
+                            (part.wanted(i + ir..i + ir + rows, n), part.terms(i + ir..i + ir + rows, k));
+                        if wanted.end <= j + jr || wanted.start >= j + jr + columns {
+                            continue;
+                        }
+                        // Where there are none in this block, the tile still adds what it is to add to.
+                        let first = terms.start.clamp(p, p + kc) - p;
+                        let depth = (terms.end.clamp(p, p + kc) - p).saturating_sub(first);
                         let tile = L::tile(rows, columns.div_ceil(L::WIDTH));
                         // SAFETY: the panels were just packed, rows of A are there, and the tile lies inside C.
                         unsafe {
-                            let a = (rows_of_a.0.offset(ir as isize * rows_of_a.1), rows_of_a.1);
+                            let a = (rows_of_a.0.offset(ir as isize * rows_of_a.1).add(first), rows_of_a.1);
+                            let b = packed_b.add(jr * kc + first * L::NR);
                             let c = c.offset((i + ir) as isize * stride).add(j + jr);
-                            tile(kc, alpha, a, packed_b.add(jr * kc), onto, c, stride, columns);
+                            tile(depth, alpha, a, b, onto, c, stride, columns);
                         }
                     }
                 }

@@ -1,10 +1,11 @@
 //! Every product against the order of summation, spelt out.
 
 use super::*;
+use crate::kernel::gemm::Triangle;
 use crate::kernel::lanes::tests::noise;
 use ndarray::{Array2, ArrayView2, s};
 
-type Product = unsafe fn((usize, usize, usize), f32, Matrix, Matrix, Onto<f32>, (*mut f32, isize));
+type Product = unsafe fn((usize, usize, usize), Part, f32, Matrix, Matrix, Onto<f32>, (*mut f32, isize));
 
 /// The products of this machine, whichever of them the process uses.
 fn products() -> Vec<(Isa, Product)> {
@@ -22,10 +23,22 @@ fn products() -> Vec<(Isa, Product)> {
 }
 
 fn tiled(f: Product, alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, onto: Onto<f32>, c: &mut Array2<f32>) {
+    tiled_part(f, Part::Whole, alpha, a, b, onto, c);
+}
+
+fn tiled_part(
+    f: Product,
+    part: Part,
+    alpha: f32,
+    a: ArrayView2<f32>,
+    b: ArrayView2<f32>,
+    onto: Onto<f32>,
+    c: &mut Array2<f32>,
+) {
     let (size, stride) = ((a.nrows(), a.ncols(), b.ncols()), c.strides()[0]);
     let parts = |x: &ArrayView2<f32>| (x.as_ptr(), x.strides()[0], x.strides()[1]);
     // SAFETY: the views are valid, and the product is of this machine.
-    unsafe { f(size, alpha, parts(&a), parts(&b), onto, (c.as_mut_ptr(), stride)) }
+    unsafe { f(size, part, alpha, parts(&a), parts(&b), onto, (c.as_mut_ptr(), stride)) }
 }
 
 /// The order of summation, spelt out.
@@ -81,6 +94,31 @@ fn every_product_sums_in_the_stated_order_to_the_bit() {
                         assert_eq!(got, want, "{}: {m} x {k} x {n}, {alpha} times, {onto:?}", isa.name());
                     }
                 }
+            }
+        }
+    }
+}
+
+/// A is zero outside of a triangle, or C is wanted inside of one: the bits of the whole, with triangles that begin and end in any block.
+#[test]
+fn a_part_has_the_bits_of_the_whole() {
+    for (m, k, n) in [(1, 3, 2), (3, 40, 20), (64, 64, 64), (70, 600, 33), (600, 70, 100), (530, 530, 530)] {
+        let (a, b, old) = (noise::<f32>(m, k, 1), noise::<f32>(n, k, 2), noise::<f32>(m, n, 3));
+        let offsets = [0, 5, 255, 256, 300, 1000];
+        for triangle in offsets.into_iter().flat_map(|offset| [Triangle::Lower(offset), Triangle::Upper(offset)]) {
+            let inside = |i, j, width| triangle.columns(i..i + 1, width).contains(&j);
+            let zeroed = Array2::from_shape_fn((m, k), |(i, p)| if inside(i, p, k) { a[[i, p]] } else { 0.0 });
+            for (isa, product) in products() {
+                let run = |part, a: &Array2<f32>| {
+                    let mut c = old.clone();
+                    tiled_part(product, part, 0.5, a.view(), b.t(), Onto::Itself, &mut c);
+                    c
+                };
+                let what = format!("{}: {m} x {k} x {n}, {triangle:?}", isa.name());
+                assert_eq!(run(Part::Left(triangle), &zeroed), run(Part::Whole, &zeroed), "{what}");
+                let (got, want) = (run(Part::Out(triangle), &a), run(Part::Whole, &a));
+                let same = got.indexed_iter().all(|((i, j), &c)| !inside(i, j, n) || c == want[[i, j]]);
+                assert!(same, "{what}, wanted alone");
             }
         }
     }
