@@ -19,26 +19,28 @@ unsafe fn mask(lanes: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(MASKS.as_ptr().add(WIDTH - lanes.min(WIDTH)).cast()) }
 }
 
-/// Transpose a square of which register i < 4 holds the first halves of rows i and 4 + i, register 4 + i the second ones.
+/// Transpose squares of 4 inside each half of a register.
 #[inline(always)]
-unsafe fn turned_within(x: [__m256; WIDTH]) -> [__m256; WIDTH] {
+unsafe fn turned_within(x: [__m256; 4]) -> [__m256; 4] {
     // SAFETY: the caller has AVX2.
     unsafe {
-        // Squares of 2, then of 4, inside each half of a register.
-        let (mut two, mut out) = (x, x);
-        for i in (0..WIDTH).step_by(2) {
-            two[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-            two[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-        }
-        let wide = |i: usize| _mm256_castps_pd(two[i]);
-        for i in (0..WIDTH).step_by(4) {
-            out[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(wide(i), wide(i + 2)));
-            out[i + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(wide(i), wide(i + 2)));
-            out[i + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(wide(i + 1), wide(i + 3)));
-            out[i + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(wide(i + 1), wide(i + 3)));
-        }
-        out
+        let (low, high) = (_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
+        let (low_2, high_2) = (_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
+        let (low, low_2) = (_mm256_castps_pd(low), _mm256_castps_pd(low_2));
+        let (high, high_2) = (_mm256_castps_pd(high), _mm256_castps_pd(high_2));
+        [
+            _mm256_castpd_ps(_mm256_unpacklo_pd(low, low_2)),
+            _mm256_castpd_ps(_mm256_unpackhi_pd(low, low_2)),
+            _mm256_castpd_ps(_mm256_unpacklo_pd(high, high_2)),
+            _mm256_castpd_ps(_mm256_unpackhi_pd(high, high_2)),
+        ]
     }
+}
+
+/// The two slabs of a square.
+#[inline(always)]
+fn side_by_side([a, b, c, d]: [__m256; 4], [e, f, g, h]: [__m256; 4]) -> [__m256; WIDTH] {
+    [a, b, c, d, e, f, g, h]
 }
 
 // SAFETY: a register of AVX holds 8 numbers.
@@ -46,6 +48,7 @@ unsafe impl Lanes for Avx2 {
     const WIDTH: usize = WIDTH;
     const NR: usize = 16;
     const MC: usize = 258;
+    const SLABS: usize = 2;
     type Vector = __m256;
     type Square = [__m256; WIDTH];
 
@@ -117,27 +120,32 @@ unsafe impl Lanes for Avx2 {
     unsafe fn transposed(x: Self::Square) -> Self::Square {
         // SAFETY: the caller has AVX2.
         unsafe {
-            let mut halves = x;
+            let (mut low, mut high) = ([Self::zero(); 4], [Self::zero(); 4]);
             for i in 0..4 {
-                halves[i] = _mm256_permute2f128_ps::<0x20>(x[i], x[4 + i]);
-                halves[4 + i] = _mm256_permute2f128_ps::<0x31>(x[i], x[4 + i]);
+                low[i] = _mm256_permute2f128_ps::<0x20>(x[i], x[4 + i]);
+                high[i] = _mm256_permute2f128_ps::<0x31>(x[i], x[4 + i]);
             }
-            turned_within(halves)
+            side_by_side(turned_within(low), turned_within(high))
         }
     }
 
     #[inline(always)]
     unsafe fn load_turned(src: *const f32, apart: isize) -> Self::Square {
         // SAFETY: the caller's promise.
+        unsafe { side_by_side(Self::load_slab(src, apart), Self::load_slab(src.add(4), apart)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_slab(src: *const f32, apart: isize) -> [__m256; 4] {
+        // SAFETY: the caller's promise.
         unsafe {
             // The halves are put side by side on the way from memory, where it costs nothing.
-            let mut halves = Self::zeros();
-            for (i, halves) in halves.iter_mut().enumerate() {
-                let row = src.byte_offset((i % 4) as isize * apart).add(i / 4 * 4);
-                let (low, high) = (_mm_loadu_ps(row), _mm_loadu_ps(row.byte_offset(4 * apart)));
-                *halves = _mm256_set_m128(high, low);
+            let mut rows = [Self::zero(); 4];
+            for (i, rows) in rows.iter_mut().enumerate() {
+                let row = src.byte_offset(i as isize * apart);
+                *rows = _mm256_set_m128(_mm_loadu_ps(row.byte_offset(4 * apart)), _mm_loadu_ps(row));
             }
-            turned_within(halves)
+            turned_within(rows)
         }
     }
 
@@ -145,5 +153,11 @@ unsafe impl Lanes for Avx2 {
     unsafe fn prefetch(src: *const f32) {
         // SAFETY: a hint, for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(src.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_far(src: *const f32) {
+        // SAFETY: a hint, for any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
     }
 }

@@ -17,11 +17,30 @@ fn mask(lanes: usize) -> __mmask16 {
     if lanes >= WIDTH { !0 } else { (1 << lanes) - 1 }
 }
 
+/// Transpose squares of 4 inside each quarter of a register.
+#[inline(always)]
+unsafe fn turned_within(x: [__m512; 4]) -> [__m512; 4] {
+    // SAFETY: the caller has AVX-512.
+    unsafe {
+        let (low, high) = (_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));
+        let (low_2, high_2) = (_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));
+        let (low, low_2) = (_mm512_castps_pd(low), _mm512_castps_pd(low_2));
+        let (high, high_2) = (_mm512_castps_pd(high), _mm512_castps_pd(high_2));
+        [
+            _mm512_castpd_ps(_mm512_unpacklo_pd(low, low_2)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(low, low_2)),
+            _mm512_castpd_ps(_mm512_unpacklo_pd(high, high_2)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(high, high_2)),
+        ]
+    }
+}
+
 // SAFETY: a register of AVX-512 holds 16 numbers.
 unsafe impl Lanes for Avx512 {
     const WIDTH: usize = WIDTH;
     const NR: usize = 64;
     const MC: usize = 516;
+    const SLABS: usize = 4;
     type Vector = __m512;
     type Square = [__m512; WIDTH];
 
@@ -93,18 +112,10 @@ unsafe impl Lanes for Avx512 {
     unsafe fn transposed(x: Self::Square) -> Self::Square {
         // SAFETY: the caller has AVX-512.
         unsafe {
-            // Squares of 2, then of 4, inside each quarter of a register ...
-            let (mut two, mut four, mut out) = (x, x, x);
-            for i in (0..WIDTH).step_by(2) {
-                two[i] = _mm512_unpacklo_ps(x[i], x[i + 1]);
-                two[i + 1] = _mm512_unpackhi_ps(x[i], x[i + 1]);
-            }
-            let wide = |i: usize| _mm512_castps_pd(two[i]);
+            // Squares of 4 inside each quarter of a register ...
+            let (mut four, mut out) = (x, x);
             for i in (0..WIDTH).step_by(4) {
-                four[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(wide(i), wide(i + 2)));
-                four[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(wide(i), wide(i + 2)));
-                four[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(wide(i + 1), wide(i + 3)));
-                four[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(wide(i + 1), wide(i + 3)));
+                [four[i], four[i + 1], four[i + 2], four[i + 3]] = turned_within([x[i], x[i + 1], x[i + 2], x[i + 3]]);
             }
             // ... then the quarters: four[4 r + j] holds, in quarter q, column 4 q + j of rows 4 r .. 4 r + 4.
             for j in 0..4 {
@@ -122,8 +133,31 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_slab(src: *const f32, apart: isize) -> [__m512; 4] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Row 4 q + i goes to quarter q of register i on the way from memory.
+            let mut rows = [Self::zero(); 4];
+            for (i, rows) in rows.iter_mut().enumerate() {
+                let row = src.byte_offset(i as isize * apart);
+                *rows = _mm512_castps128_ps512(_mm_loadu_ps(row));
+                *rows = _mm512_insertf32x4::<1>(*rows, _mm_loadu_ps(row.byte_offset(4 * apart)));
+                *rows = _mm512_insertf32x4::<2>(*rows, _mm_loadu_ps(row.byte_offset(8 * apart)));
+                *rows = _mm512_insertf32x4::<3>(*rows, _mm_loadu_ps(row.byte_offset(12 * apart)));
+            }
+            turned_within(rows)
+        }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch(src: *const f32) {
         // SAFETY: a hint, for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(src.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_far(src: *const f32) {
+        // SAFETY: a hint, for any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(src.cast()) }
     }
 }

@@ -16,6 +16,8 @@ pub(super) unsafe trait Lanes: Copy {
     const NR: usize;
     /// Rows of the block of A that stays in the second cache: a multiple of [`super::MR`].
     const MC: usize;
+    /// [Slabs](Lanes::load_slab) that are held at a time, beside their sums: 2 or 4.
+    const SLABS: usize;
     /// A register.
     type Vector: Copy;
     /// As many registers as one has lanes.
@@ -57,8 +59,12 @@ pub(super) unsafe trait Lanes: Copy {
             Self::transposed(rows)
         }
     }
+    /// The first 16 bytes of WIDTH rows, so many bytes apart, as columns of four bytes each.
+    unsafe fn load_slab(src: *const f32, apart: isize) -> [Self::Vector; 4];
     /// Ask for the line of `src`.
     unsafe fn prefetch(src: *const f32);
+    /// Ask for the line of `src`, no nearer than the second cache. More of these can be on their way at once: as many as fill the memory's bandwidth.
+    unsafe fn prefetch_far(src: *const f32);
 }
 
 /// A number as a matrix stores it; zero is its default.

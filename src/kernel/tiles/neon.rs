@@ -16,6 +16,7 @@ unsafe impl Lanes for Neon {
     const WIDTH: usize = WIDTH;
     const NR: usize = 16;
     const MC: usize = 258;
+    const SLABS: usize = 4;
     type Vector = float32x4_t;
     type Square = [float32x4_t; WIDTH];
 
@@ -111,7 +112,18 @@ unsafe impl Lanes for Neon {
     }
 
     #[inline(always)]
+    unsafe fn load_slab(src: *const f32, apart: isize) -> [float32x4_t; 4] {
+        // SAFETY: the caller's promise. Here a slab is a square.
+        unsafe { Self::load_turned(src, apart) }
+    }
+
+    #[inline(always)]
     unsafe fn prefetch(_: *const f32) {
         // The intrinsic is not stable, and the hardware's own prefetcher follows these streams.
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_far(_: *const f32) {
+        // As above.
     }
 }

@@ -1,11 +1,18 @@
 //! Products of a few rows, as in decoding: B is read once, from where it lies, and nothing is packed.
+//!
+//! What bounds them is how fast a core reads memory. A sum waits some cycles for its last term: several are formed side by side, so that others do not. And what
+//! is read next must be on its way by then: into the second cache, because the first has room for too few requests at a time to fill the memory's bandwidth.
 
 use super::lanes::{Element, Lanes};
 use super::{LINE, Matrix, at, store};
 use crate::kernel::gemm::{FEW_ROWS, KC, Onto};
 
-/// Numbers at most in a vector.
+/// Columns of a slab, at most, and numbers of each, at most.
 const WIDEST: usize = 16;
+const DEEPEST: usize = 8;
+
+/// Bytes of B that are on their way, at most: they must not push each other out of the second cache.
+const AHEAD: usize = 1 << 16;
 
 /// [`few_rows`] of 1 to [`FEW_ROWS`] rows.
 ///
@@ -31,9 +38,8 @@ pub(super) unsafe fn few<L: Lanes, E: Element<L>>(
             (copy.as_ptr(), k as isize)
         };
         match m {
-            // Two bytes a number: memory is ahead of a sum that waits.
-            1 if E::EACH == 2 => few_rows::<L, E, 1, 4>(k, n, alpha, a, b, onto, c),
-            1 => few_rows::<L, E, 1, 1>(k, n, alpha, a, b, onto, c),
+            1 if L::SLABS == 4 => few_rows::<L, E, 1, 4>(k, n, alpha, a, b, onto, c),
+            1 => few_rows::<L, E, 1, 2>(k, n, alpha, a, b, onto, c),
             2 => few_rows::<L, E, 2, 1>(k, n, alpha, a, b, onto, c),
             3 => few_rows::<L, E, 3, 1>(k, n, alpha, a, b, onto, c),
             _ => few_rows::<L, E, FEW_ROWS, 1>(k, n, alpha, a, b, onto, c),
@@ -41,9 +47,8 @@ pub(super) unsafe fn few<L: Lanes, E: Element<L>>(
     }
 }
 
-/// [`sgemm`](super::sgemm) of `M` rows with a B whose columns are contiguous and so far apart: as many columns as a vector has lanes are transposed in registers at a
-/// time, where a packed copy would be written and read again. Numbers of two bytes are transposed in pairs. A sum waits for its own last term: `G` groups
-/// of columns are taken in turn, so that others do not.
+/// [`sgemm`](super::sgemm) of `M` rows with a B whose columns are contiguous and so far apart: `G` slabs at a time, each of as many columns as a vector has
+/// lanes, are transposed in registers, where a packed copy would be written and read again. Numbers of two bytes are transposed in pairs.
 ///
 /// # Safety
 /// As [`sgemm`](super::sgemm).
@@ -57,56 +62,56 @@ unsafe fn few_rows<L: Lanes, E: Element<L>, const M: usize, const G: usize>(
     onto: Onto<f32>,
     (c, stride): (*mut f32, isize),
 ) {
-    // Numbers of a vector, and of a cache line, of B, and how far ahead of the sum memory is asked for.
-    let depth = E::EACH * L::WIDTH;
-    let line = E::EACH * LINE;
-    let ahead = 6 * line;
+    // Numbers of a slab's column and of a cache line of B, and how far ahead of the sums memory is asked for: in these columns, or in the next ones.
+    let (depth, line, together) = (4 * E::EACH, E::EACH * LINE, G * L::WIDTH);
+    let ahead = (AHEAD / (together * size_of::<E>())).next_multiple_of(line).min(k);
     let place = |p: usize, j: usize| b.wrapping_offset(p as isize + j as isize * apart);
-    // SAFETY: `columns` columns of `deep` numbers of B, rows of A up to k, and no more than C's columns and the row's.
+    // SAFETY: whole slabs lie in B, and of others what does is copied; rows of A have k numbers; sums go to no more than C's columns.
     unsafe {
         let alpha = L::splat(alpha);
-        for first in (0..n).step_by(G * L::WIDTH) {
+        // The first columns have none before them to ask for them.
+        for j in 0..n.min(together) {
+            for p in (0..ahead).step_by(line) {
+                L::prefetch_far(place(p, j).cast());
+            }
+        }
+        for first in (0..n).step_by(together) {
             for start in (0..k).step_by(KC) {
                 let end = k.min(start + KC);
-                let mut sums = [[L::zero(); M]; G];
+                let mut sums = [[L::zero(); G]; M];
                 for p in (start..end).step_by(depth) {
-                    let deep = depth.min(end - p);
-                    for (g, sums) in sums.iter_mut().enumerate() {
-                        let j = first + g * L::WIDTH;
-                        let columns = L::WIDTH.min(n.saturating_sub(j));
-                        if p.is_multiple_of(line) {
-                            // In these columns, or at the top of the next ones.
-                            let (later, next) = (p + ahead, j + G * L::WIDTH);
-                            let there = if later < k { place(later, j) } else { place(later - k, next) };
-                            for i in 0..L::WIDTH {
-                                L::prefetch(there.wrapping_offset(i as isize * apart).cast());
-                            }
+                    if p.is_multiple_of(line) {
+                        let (later, next) =
+                            if p + ahead < k { (p + ahead, first) } else { (p + ahead - k, first + together) };
+                        for j in next..n.min(next + together) {
+                            L::prefetch_far(place(later, j).cast());
                         }
-                        let a = (a.0.add(p), a.1);
-                        // Whole squares apart: their loops unroll, and they stay in registers.
-                        if deep == depth && columns == L::WIDTH {
-                            let square = L::load_turned(place(p, j).cast(), apart * size_of::<E>() as isize);
-                            add_square::<L, E, M>(sums, a, square, depth);
-                        } else {
-                            let mut rows = L::zeros();
-                            for (i, row) in rows.as_mut().iter_mut().enumerate().take(columns) {
-                                let mut numbers = [E::default(); 2 * WIDEST];
-                                std::ptr::copy_nonoverlapping(place(p, j + i), numbers.as_mut_ptr(), deep);
-                                *row = L::load(numbers.as_ptr().cast());
-                            }
-                            add_square::<L, E, M>(sums, a, L::transposed(rows), deep);
+                    }
+                    let a = (a.0.add(p), a.1);
+                    let mut slabs = [[L::zero(); 4]; G];
+                    // Whole slabs apart: their loops unroll, and they stay in registers.
+                    if p + depth <= end && first + together <= n {
+                        for (g, slab) in slabs.iter_mut().enumerate() {
+                            let bytes = apart * size_of::<E>() as isize;
+                            *slab = L::load_slab(place(p, first + g * L::WIDTH).cast(), bytes);
                         }
+                        add_slabs::<L, E, M, G>(&mut sums, a, slabs, depth);
+                    } else {
+                        let deep = depth.min(end - p);
+                        for (first, slab) in (first..n).step_by(L::WIDTH).zip(&mut slabs) {
+                            let mut numbers = [[E::default(); DEEPEST]; WIDEST];
+                            for (j, column) in (first..n).zip(&mut numbers[..L::WIDTH]) {
+                                std::ptr::copy_nonoverlapping(place(p, j), column.as_mut_ptr(), deep);
+                            }
+                            *slab = L::load_slab(numbers.as_ptr().cast(), size_of::<[E; DEEPEST]>() as isize);
+                        }
+                        add_slabs::<L, E, M, G>(&mut sums, a, slabs, deep);
                     }
                 }
                 let onto = if start > 0 { Onto::Itself } else { onto };
-                for (g, sums) in sums.iter().enumerate() {
-                    let j = first + g * L::WIDTH;
-                    let columns = L::WIDTH.min(n.saturating_sub(j));
-                    if columns == 0 {
-                        break;
-                    }
-                    for (i, &sum) in sums.iter().enumerate() {
-                        store::<L>(c.offset(i as isize * stride).add(j), columns, alpha, sum, onto, j);
+                for (i, sums) in sums.iter().enumerate() {
+                    for (j, &sum) in (first..n).step_by(L::WIDTH).zip(sums) {
+                        store::<L>(c.offset(i as isize * stride).add(j), n - j, alpha, sum, onto, j);
                     }
                 }
             }
@@ -114,28 +119,28 @@ unsafe fn few_rows<L: Lanes, E: Element<L>, const M: usize, const G: usize>(
     }
 }
 
-/// Add to `M` rows' sums the products of their first `deep` numbers with a square of B, by its rows.
+/// Add to `M` rows' sums the products of their first `deep` numbers with slabs of B.
 ///
 /// # Safety
 /// Rows of A hold as many.
 #[inline(always)]
-unsafe fn add_square<L: Lanes, E: Element<L>, const M: usize>(
-    sums: &mut [L::Vector; M],
+unsafe fn add_slabs<L: Lanes, E: Element<L>, const M: usize, const G: usize>(
+    sums: &mut [[L::Vector; G]; M],
     (a, apart): (*const f32, isize),
-    square: L::Square,
+    slabs: [[L::Vector; 4]; G],
     deep: usize,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        for (q, &row) in square.as_ref().iter().enumerate() {
-            for e in 0..E::EACH {
-                let p = E::EACH * q + e;
-                if p >= deep {
-                    return;
-                }
-                let row = E::part(row, e);
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    *sum = L::fused(L::splat(*a.offset(i as isize * apart).add(p)), row, *sum);
+        for p in 0..deep {
+            let mut row = [L::zero(); G];
+            for (row, slab) in row.iter_mut().zip(&slabs) {
+                *row = E::part(slab[p / E::EACH], p % E::EACH);
+            }
+            for (i, sums) in sums.iter_mut().enumerate() {
+                let x = L::splat(*a.offset(i as isize * apart).add(p));
+                for (sum, &y) in sums.iter_mut().zip(&row) {
+                    *sum = L::fused(x, y, *sum);
                 }
             }
         }

@@ -63,7 +63,9 @@ fn reference(alpha: f32, a: ArrayView2<f32>, b: ArrayView2<f32>, onto: Onto<f32>
 fn every_product_sums_in_the_stated_order_to_the_bit() {
     let sizes = [
         (1, 1, 1),
+        (1, 523, 41),
         (2, 515, 70),
+        (3, 13, 19),
         (4, 30, 33),
         (5, 7, 9),
         (6, 256, 64),
