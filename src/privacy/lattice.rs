@@ -179,7 +179,8 @@ impl Grid {
     /// The lattice points in use, from where W has died out to where H has.
     fn indices(&self, curve: &Curve) -> Vec<i64> {
         let reach = |dead: &dyn Fn(f64) -> bool| {
-            let end = ((LARGEST_LOSS / self.step) as i64).max(1);
+            // Where a lattice is so fine that its places end before the losses do, what lies beyond counts as infinite.
+            let end = ((LARGEST_LOSS / self.step) as i64).clamp(1, 1 << 61);
             let mut j = 1;
             while j < end && !dead(j as f64 * self.step) {
                 j *= 2;

@@ -106,3 +106,19 @@ fn losses_far_apart_keep_their_mass() {
         assert!(truth > 0.99 && stick(&lattice, 600.0) >= truth - 1e-9, "{step}: {} < {truth}", stick(&lattice, 600.0));
     }
 }
+
+/// At rates this small a lattice has more places below the largest loss than 64 bits count.
+#[test]
+fn a_lattice_of_more_places_than_integers_ends_where_they_do() {
+    for q in [1e-14, 1e-16] {
+        let curve = Curve::new(Step::Gaussian { noise_multiplier: 0.02, sampling_rate: q }, Direction::Remove);
+        let grid = Grid { step: curve.scale() / 256.0, core: 256, tail: 1e-25, near: f64::INFINITY };
+        let indices = grid.indices(&curve);
+        assert!(indices.windows(2).all(|w| w[0] < w[1]) && indices.contains(&0), "{q:e}");
+        let lattice = Lattice::pessimistic(&curve, grid);
+        for l in [0.0, 1.0, 50.0, 600.0] {
+            let (found, truth) = (stick(&lattice, l), curve.stick(l).0);
+            assert!(found >= truth * (1.0 - 1e-9), "{q:e} at {l}: {found:e} < {truth:e}");
+        }
+    }
+}
