@@ -103,7 +103,9 @@ impl Parts {
     /// is within 1/θ of that loss.
     pub fn chernoff_tilt(&self, delta: f64) -> f64 {
         let mut tilt = smallest(-16.0, 25.0, 45, |t| (self.cumulant(t)[0] - delta.ln()) / t);
-        let spread = |tilt: f64| tilt * tilt * self.cumulant(tilt)[2];
+        // Two neighbours on the lattice that share one loss are no spread of it: up to h^2 / 4 a step.
+        let shared: f64 = self.parts.iter().map(|(l, count)| *count as f64 * l.step * l.step / 4.0).sum();
+        let spread = |tilt: f64| tilt * tilt * (self.cumulant(tilt)[2] - shared);
         while tilt > 1e-7 && (spread(tilt) < 1.0 || spread(tilt).is_nan()) {
             tilt /= 1.5;
         }
@@ -276,17 +278,24 @@ impl Parts {
 /// ln M(θ) of one step, and its first two derivatives.
 fn cumulant(lattice: &Lattice, tilt: f64) -> [f64; 3] {
     let h = lattice.step;
-    let top = lattice.atoms.iter().map(|&(j, m)| tilt * h * j as f64 + m).fold(f64::NEG_INFINITY, f64::max);
+    let (mut top, mut peak) = (f64::NEG_INFINITY, 0.0);
+    for &(j, m) in &lattice.atoms {
+        let l = h * j as f64;
+        if tilt * l + m > top {
+            (top, peak) = (tilt * l + m, l);
+        }
+    }
+    // Moments about the likeliest loss: about 0, a variance far below the square of the mean would be lost in rounding.
     let (mut m0, mut m1, mut m2) = (0.0, 0.0, 0.0);
     for &(j, m) in &lattice.atoms {
         let l = h * j as f64;
         let w = exp(tilt * l + m - top);
         m0 += w;
-        m1 += w * l;
-        m2 += w * l * l;
+        m1 += w * (l - peak);
+        m2 += w * (l - peak) * (l - peak);
     }
-    let mean = m1 / m0;
-    [top + m0.ln(), mean, (m2 / m0 - mean * mean).max(0.0)]
+    let off = m1 / m0;
+    [top + m0.ln(), peak + off, (m2 / m0 - off * off).max(0.0)]
 }
 
 /// e^x, or 0 where that is nothing beside 1: what lies far below takes its time, all the more where an f64 ends.
