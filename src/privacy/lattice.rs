@@ -195,6 +195,9 @@ impl Grid {
         let high = reach(&|l| curve.stick(l).0 <= self.tail);
         let low =
             reach(&|l| curve.below(-l) * (-l).exp() <= 1e-3 * self.tail.sqrt().min(1e-6) && curve.rest(-l).0 <= 1e-9);
+        if let Some(bends) = curve.bends() {
+            return self.beside(&bends, low, high);
+        }
         let side = |end: i64, near: f64| {
             let mut out = Vec::new();
             let mut j = 1;
@@ -210,6 +213,20 @@ impl Grid {
         let mut all: Vec<i64> = side(low, self.near).into_iter().rev().map(|j| -j).collect();
         all.push(0);
         all.extend(side(high, f64::INFINITY));
+        all
+    }
+
+    /// The points on both sides of every bend, whichever way its place is rounded, 0 and the ends: between them the curve is a line, and so its own
+    /// chord.
+    fn beside(&self, bends: &[f64], low: i64, high: i64) -> Vec<i64> {
+        let places = bends.iter().map(|l| (l / self.step).floor() as i64);
+        let mut all: Vec<i64> = places
+            .flat_map(|j| [j.saturating_sub(1), j, j.saturating_add(1)])
+            .filter(|j| (-low..high).contains(j))
+            .collect();
+        all.extend([-low, 0, high]);
+        all.sort_unstable();
+        all.dedup();
         all
     }
 }

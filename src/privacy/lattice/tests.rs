@@ -93,6 +93,32 @@ fn the_lattice_masses_are_probabilities() {
     }
 }
 
+/// A curve that is linear between few losses is pressed at the points beside them, and no denser lattice is closer.
+#[test]
+fn a_step_with_few_outcomes_takes_few_points() {
+    for (flip, q, bits) in [(0.055, 0.005, 1), (0.2, 0.5, 3), (0.3, 1e-7, 11), (0.45, 1.0, 512)] {
+        for direction in [Direction::Remove, Direction::Add] {
+            let curve = Curve::new(Step::Response { flip, sampling_rate: q, bits }, direction);
+            let grid = Grid { step: 0.01 * curve.scale(), core: 1 << 14, tail: 1e-14, near: f64::INFINITY };
+            let few = grid.indices(&curve);
+            assert!(few.len() <= 3 * (bits as usize + 1) + 3, "{} points for {bits} bits", few.len());
+            let lattice = Lattice::pessimistic(&curve, grid);
+            for j in (*few.first().unwrap()..=*few.last().unwrap()).step_by((few[few.len() - 1] / 500).max(1) as usize)
+            {
+                let l = j as f64 * grid.step;
+                if l >= 0.0 {
+                    let (found, truth) = (stick(&lattice, l), curve.stick(l).0);
+                    let slack = 1e-11 * curve.stick(0.0).0 + 2e-15;
+                    assert!(
+                        (found - truth).abs() <= slack,
+                        "{flip} {q} {bits} {direction:?} at {l}: {found} for {truth}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Two bits that are hardly ever flipped and nearly always about the record: the losses lie further apart than e^x reaches.
 #[test]
 fn losses_far_apart_keep_their_mass() {
