@@ -121,6 +121,30 @@ impl Parts {
         tilt
     }
 
+    /// The epsilon that moments alone prove at `target`, near the tilt `around`: no FFT rounds it, however many steps there are.
+    ///
+    /// (1 - e^-x)+ <= e^(θ x) θ^θ / (1+θ)^(1+θ), so delta(ε) <= e^(K(θ) - θ ε) θ^θ / (1+θ)^(1+θ): what RDP of order 1 + θ proves, of these
+    /// lattices and with any θ.
+    pub fn moment_bound(&self, target: f64, around: f64) -> f64 {
+        let spare = target - self.infinite();
+        if spare.is_nan() || spare <= 0.0 {
+            return f64::INFINITY;
+        }
+        let at = |tilt: f64| {
+            let digits = |(l, _): &(Lattice, u64)| {
+                let (low, high) = (l.atoms.first().map_or(0, |a| a.0), l.atoms.last().map_or(0, |a| a.0));
+                tilt * l.step * (low.unsigned_abs().max(high.unsigned_abs())) as f64
+            };
+            // A logarithm of a sum of exponentials errs by some last bits of the largest exponents; masses above e^-1000 have any say.
+            let each = 64.0 + 4.0 * (1000.0 + self.parts.iter().map(digits).fold(0.0, f64::max));
+            let rounded = self.steps() * f64::EPSILON * each;
+            let shape = tilt * tilt.ln() - (1.0 + tilt) * tilt.ln_1p();
+            (self.cumulant(tilt)[0] + rounded + shape - spare.ln()) / tilt
+        };
+        let best = at(smallest(around.ln() - 1.0, around.ln() + 1.0, 8, at));
+        if best.is_nan() { f64::INFINITY } else { best.max(0.0) * (1.0 + 1e-12) }
+    }
+
     /// The θ >= `floor` at which the tilted mean is `mean`.
     pub fn tilt_for_mean(&self, mean: f64, floor: f64, ceiling: f64) -> f64 {
         let (mut low, mut high) = (floor, ceiling);
