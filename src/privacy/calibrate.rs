@@ -66,10 +66,12 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     let mut effort = Effort::default();
     let mut coarse = Pld { largest_log2: 14, ..pld };
     let mut seen = coarse.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
-    if seen.upper.is_infinite() {
+    if seen.upper.is_infinite() || effort.blind {
         coarse.largest_log2 = 16;
         seen = coarse.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
     }
+    // A direction that loses less than epsilon has no say.
+    effort.upper = epsilon;
     let off = (seen.upper.max(1e-300) / epsilon).ln().abs();
     let nearer = if off.is_finite() && (off > FAR || !pld.close(seen)) {
         let roughly = |x: f64| if x == by_rdp.high { Ok(seen.upper) } else { coarse.upper(&event(x), delta, &effort) };
@@ -78,10 +80,14 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
         None
     };
     let (near, first) = match &nearer {
-        None => (&by_rdp, pld.enclosure_by(&event(by_rdp.high), delta, &mut effort)?),
+        None => {
+            let Bounds { lower, upper } = pld.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
+            (&by_rdp, Bounds { lower, upper: upper.min(effort.moments) })
+        }
         Some(near) => {
             // A longer transform is finer, and rounds more: the one that proves most. Where a short one is close enough, a whole answer ends there.
             let seen = coarse.enclosure_by(&event(near.high), delta, &mut effort)?;
+            effort.upper = epsilon;
             let longest = if pld.close(seen) { effort.log2 } else { pld.largest_log2 };
             let mut least = f64::INFINITY;
             for (log2, upper) in pld.uppers(&event(near.high), delta, &effort, longest)? {
@@ -92,6 +98,7 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
             (near, Bounds { lower: 0.0, upper: least })
         }
     };
+    effort.upper = epsilon;
     let dear = Dear {
         whole: &|x| pld.enclosure(&event(x), delta),
         upper: &|x| pld.upper(&event(x), delta, &effort),
