@@ -15,20 +15,22 @@ pub(super) struct Aimed {
     pub(super) window: Window,
     /// log2 of the shortest FFT worth trying.
     pub(super) start: u32,
+    /// An epsilon that moments alone prove.
+    pub(super) moments: f64,
+    /// An epsilon that needs no FFT and may guide a search: the most that all steps can lose, and of flips what moments prove. Those of noised sums see
+    /// far less than a short FFT does at small rates.
+    pub(super) simple: f64,
 }
 
 impl Aimed {
     /// Find the window of `curves`, for FFTs of at most 2^`largest_log2` points.
     pub(super) fn new(curves: Vec<(Curve, u64)>, delta: f64, largest_log2: u32) -> Self {
-        let window = aim(&curves, delta, largest_log2);
+        let (window, moments) = aim(&curves, delta, largest_log2);
         let count: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
         let start = shortest(&window, count, 14.min(largest_log2), largest_log2);
-        Self { curves, window, start }
-    }
-
-    /// The most that all steps can lose together.
-    pub(super) fn largest(&self) -> f64 {
-        largest(&self.curves)
+        let flips = curves.iter().all(|(curve, _)| curve.bends().is_some());
+        let simple = if flips { largest(&curves).min(moments) } else { largest(&curves) };
+        Self { curves, window, start, moments, simple }
     }
 
     /// An upper bound on epsilon, by an FFT of 2^`log2` points and `core` points an octave of each step's lattice.
@@ -55,6 +57,9 @@ impl Aimed {
 
     fn bound(&self, samples: &[(Samples, u64)], log2: u32, delta: f64, side: Side) -> f64 {
         let parts = press(samples, side);
+        if side == Side::Lower && parts.loses_nothing() {
+            return 0.0;
+        }
         let reserve = if side == Side::Upper { -RESERVE } else { RESERVE };
         match (parts.epsilon(&self.window, 1 << log2, delta * (1.0 + reserve), side), side) {
             (Root::At(e) | Root::Below(e), Side::Upper) => e * (1.0 + 1e-12) + parts.loss_rounding(),
@@ -75,12 +80,12 @@ pub(super) fn largest(curves: &[(Curve, u64)]) -> f64 {
     curves.iter().map(|(curve, count)| *count as f64 * curve.largest()).sum::<f64>() * (1.0 + 1e-12)
 }
 
-/// Find a tilt and the window the tilted sum lives in.
+/// Find a tilt and the window the tilted sum lives in, and the epsilon that moments prove on the way.
 ///
 /// A first, coarse answer for epsilon tells which tilts serve: at θ the charges are e^(K(θ) - θ ε) / delta times larger, relative
 /// to delta, than in the tilted sum. Round-off allows factors of many thousands, so of the tilts it allows the one with
 /// the narrowest window is taken: strong tilts carry far into the tail, and the window with them.
-fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32) -> Window {
+fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32) -> (Window, f64) {
     let core = points(8, 5, largest_log2);
     let rough = pessimistic(curves, None, core, delta);
     let steps: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
@@ -116,7 +121,7 @@ fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32) -> Window {
         }
         epsilon = next;
     }
-    window
+    (window, rough.moment_bound(delta * (1.0 - RESERVE), strongest) + rough.loss_rounding())
 }
 
 /// log2 of the shortest FFT worth trying: chords of width h shift a step's mean loss by up to h^2 / 8, which must stay small
@@ -210,8 +215,9 @@ mod tests {
                 products.iter().map(term).sum()
             };
             let curves = [(Curve::new(step, direction), steps)];
-            let window = aim(&curves, delta, 18);
-            let aimed = Aimed { curves: curves.to_vec(), window, start: 16 };
+            let (window, moments) = aim(&curves, delta, 18);
+            assert!(stick(moments) <= delta, "{direction:?}: {moments}");
+            let aimed = Aimed { curves: curves.to_vec(), window, start: 16, moments, simple: moments };
             let b = Bounds { lower: aimed.lower(16, 1 << 12, delta), upper: aimed.upper(16, 1 << 12, delta) };
             assert!(stick(b.upper) <= delta && stick(b.lower) >= delta, "{direction:?}: {b:?}");
             assert!(b.upper - b.lower < 0.01 * b.upper, "{direction:?}: {b:?}");
@@ -233,7 +239,7 @@ mod tests {
                 assert_eq!(add[0].0.stick(add[0].0.largest() * (1.0 + 1e-9)).0, 0.0);
                 let aimed = Aimed::new(add, 1e-5, 14);
                 let Bounds { lower, .. } = aimed.both(14, 1 << 10, 1e-5);
-                assert!(lower <= aimed.largest(), "{lower} above {}", aimed.largest());
+                assert!(lower <= aimed.simple, "{lower} above {}", aimed.simple);
                 assert_eq!(largest(&curves(&steps, Direction::Remove)), f64::INFINITY);
             }
         }

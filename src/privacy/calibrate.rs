@@ -66,10 +66,12 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     let mut effort = Effort::default();
     let mut coarse = Pld { largest_log2: 14, ..pld };
     let mut seen = coarse.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
-    if seen.upper.is_infinite() {
+    if seen.upper.is_infinite() || effort.blind {
         coarse.largest_log2 = 16;
         seen = coarse.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
     }
+    // A direction that loses less than epsilon has no say.
+    effort.upper = epsilon;
     let off = (seen.upper.max(1e-300) / epsilon).ln().abs();
     let nearer = if off.is_finite() && (off > FAR || !pld.close(seen)) {
         let roughly = |x: f64| if x == by_rdp.high { Ok(seen.upper) } else { coarse.upper(&event(x), delta, &effort) };
@@ -78,10 +80,14 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
         None
     };
     let (near, first) = match &nearer {
-        None => (&by_rdp, pld.enclosure_by(&event(by_rdp.high), delta, &mut effort)?),
+        None => {
+            let Bounds { lower, upper } = pld.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
+            (&by_rdp, Bounds { lower, upper: upper.min(effort.moments) })
+        }
         Some(near) => {
             // A longer transform is finer, and rounds more: the one that proves most. Where a short one is close enough, a whole answer ends there.
             let seen = coarse.enclosure_by(&event(near.high), delta, &mut effort)?;
+            effort.upper = epsilon;
             let longest = if pld.close(seen) { effort.log2 } else { pld.largest_log2 };
             let mut least = f64::INFINITY;
             for (log2, upper) in pld.uppers(&event(near.high), delta, &effort, longest)? {
@@ -92,6 +98,7 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
             (near, Bounds { lower: 0.0, upper: least })
         }
     };
+    effort.upper = epsilon;
     let dear = Dear {
         whole: &|x| pld.enclosure(&event(x), delta),
         upper: &|x| pld.upper(&event(x), delta, &effort),
@@ -134,7 +141,7 @@ const PATIENCE: usize = 8;
 /// What suffices is what the whole answer says, as statements will; only how much there is to spare goes by the slope.
 fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bounds> {
     let &Start { near, first: mut found, mut whole } = start;
-    let excess = |e: f64| (e.max(1e-300) / target).ln();
+    let excess = |e: f64| over(e, target);
     let mut slope = near.slope();
     let mut x = near.high;
     let mut reach = if start.whole { 0.5 } else { 5.0 * COARSE };
@@ -189,7 +196,8 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
     let (upper, mut lower) = (x, found.lower);
     // Where the lower bound is far off, another lattice would have to be found first.
     for _ in 0..2 {
-        let below = -excess(lower) / slope;
+        // A lower bound that is not a number proves nothing.
+        let below = -excess(lower.max(0.0)) / slope;
         if below > 0.1 {
             break;
         }
@@ -218,6 +226,11 @@ impl Bracket {
     }
 }
 
+/// ln(epsilon / target): what is above 0 does not suffice, and neither does what is not a number.
+fn over(epsilon: f64, target: f64) -> f64 {
+    if epsilon.is_nan() { f64::INFINITY } else { (epsilon.max(1e-300) / target).ln() }
+}
+
 /// Settings with f(low) > target >= f(high) and high / low <= 1 + `precision`, for f falling; low is 0 if the target holds everywhere.
 ///
 /// Brackets around `start` by growing factors, the first 1 + `reach`, then regula falsi in logarithms, with a step of bisection
@@ -232,7 +245,7 @@ fn boundary(
 ) -> Result<Bracket> {
     // No finite epsilon is an answer here: too little noise.
     let excess = |x: f64| match f(x) {
-        Ok(e) => Ok((e.max(1e-300) / target).ln()),
+        Ok(e) => Ok(over(e, target)),
         Err(Error::Privacy(_)) => Ok(f64::INFINITY),
         Err(e) => Err(e),
     };
@@ -292,6 +305,28 @@ mod tests {
         }
         assert!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(3.0)).is_err());
         assert_eq!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(1.0)).unwrap().low, 0.0);
+    }
+
+    #[test]
+    fn what_is_not_a_number_does_not_suffice() {
+        let (root, unknown) = (5.0, 2.0);
+        let f = |x: f64| Ok(if x < unknown { f64::NAN } else { 2.0 * root / x });
+        for start in [1.0, 1.9, 20.0] {
+            let found = boundary(start, 1e9, 2.0, PRECISION, 0.5, &f).unwrap();
+            assert!(
+                found.low < root && root <= found.high && found.high < root * 1.001,
+                "{} {}",
+                found.low,
+                found.high
+            );
+        }
+        assert!(boundary(1.0, 10.0, 2.0, PRECISION, 0.5, &|_| Ok(f64::NAN)).is_err());
+        let near = Bracket { low: 1.8, high: 1.9, excess: (0.1, -0.1) };
+        let whole = |x: f64| f(x).map(|upper| Bounds { lower: f64::NAN, upper });
+        let dear = Dear { whole: &whole, upper: &f, lower: &|_| Ok(f64::NAN) };
+        let first = Bounds { lower: f64::NAN, upper: f64::NAN };
+        let found = from_near(&Start { near: &near, first, whole: true }, 1e9, 2.0, &dear).unwrap();
+        assert!(found.lower == 0.0 && found.upper >= root && found.upper < root * 1.01, "{found:?}");
     }
 
     /// Another accountant that sees up to twice the epsilon, and a dear one with bounds on both sides: few answers, and both proven.

@@ -5,6 +5,7 @@
 //! easy to tell apart, also after composition (Blackwell; Dong, Roth and Su). Far below t = 1 the digits are
 //! in the rest W(t) = H(t) - (1 - t), so a curve gives both.
 
+use super::atoms::Atoms;
 use super::event::Step;
 use super::normal::{self, Stick};
 
@@ -48,12 +49,8 @@ pub struct Curve {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Gaussian {
-        sigma: f64,
-        q: f64,
-    },
-    /// Outcomes as (Q mass, likelihood ratio), ratios rising.
-    Atoms(Vec<(f64, f64)>),
+    Gaussian { sigma: f64, q: f64 },
+    Atoms(Atoms),
 }
 
 impl Curve {
@@ -63,7 +60,7 @@ impl Curve {
             Step::Gaussian { noise_multiplier, sampling_rate } => {
                 Kind::Gaussian { sigma: noise_multiplier, q: sampling_rate }
             }
-            Step::Response { flip, sampling_rate, bits } => Kind::Atoms(outcomes(flip, sampling_rate, bits)),
+            Step::Response { flip, sampling_rate, bits } => Kind::Atoms(Atoms::flips(flip, sampling_rate, bits)),
         };
         Self { kind, direction }
     }
@@ -134,7 +131,9 @@ impl Curve {
     pub fn largest(&self) -> f64 {
         match (&self.kind, self.direction) {
             (Kind::Gaussian { q, .. }, Direction::Add) => -(-q).ln_1p(),
-            _ => f64::INFINITY,
+            (Kind::Gaussian { .. }, Direction::Remove) => f64::INFINITY,
+            (Kind::Atoms(atoms), Direction::Remove) => atoms.losses().next_back().unwrap_or(0.0),
+            (Kind::Atoms(atoms), Direction::Add) => -atoms.losses().next().unwrap_or(0.0),
         }
     }
 
@@ -142,7 +141,18 @@ impl Curve {
     pub fn scale(&self) -> f64 {
         match &self.kind {
             Kind::Gaussian { sigma, q } => q * (1.0 / sigma).min(1.0),
-            Kind::Atoms(atoms) => atoms.iter().map(|(_, r)| r.ln().abs()).filter(|l| *l > 0.0).fold(1.0, f64::min),
+            Kind::Atoms(atoms) => atoms.losses().map(f64::abs).filter(|l| *l > 0.0).fold(1.0, f64::min),
+        }
+    }
+
+    /// The losses between which the curve is linear in e^l, rising; none where it bends everywhere.
+    pub fn bends(&self) -> Option<Vec<f64>> {
+        match &self.kind {
+            Kind::Gaussian { .. } => None,
+            Kind::Atoms(atoms) => Some(match self.direction {
+                Direction::Remove => atoms.losses().collect(),
+                Direction::Add => atoms.losses().rev().map(|l| -l).collect(),
+            }),
         }
     }
 }
@@ -184,13 +194,7 @@ impl Kind {
                 Some(inner) => scaled(normal::hockey_stick(*sigma, inner), *q),
                 None => (0.0, 0.0),
             },
-            Kind::Atoms(atoms) => {
-                let t = l.exp();
-                let sum = |f: fn(f64, f64) -> f64| {
-                    atoms.iter().filter(|(_, r)| *r > t).map(|(m, r)| m * f(*r, t)).sum::<f64>()
-                };
-                (sum(|r, t| r - t), 64.0 * f64::EPSILON * sum(|r, t| r + t))
-            }
+            Kind::Atoms(atoms) => atoms.stick(l),
         }
     }
 
@@ -201,13 +205,7 @@ impl Kind {
                 Some(inner) => scaled(normal::hockey_stick(*sigma, -inner), q * inner.exp()),
                 None => (0.0, 0.0),
             },
-            Kind::Atoms(atoms) => {
-                let t = l.exp();
-                let sum = |f: fn(f64, f64) -> f64| {
-                    atoms.iter().filter(|(_, r)| *r < t).map(|(m, r)| m * f(*r, t)).sum::<f64>()
-                };
-                (sum(|r, t| t - r), 64.0 * f64::EPSILON * sum(|r, t| r + t))
-            }
+            Kind::Atoms(atoms) => atoms.rest(l),
         }
     }
 
@@ -218,7 +216,7 @@ impl Kind {
                 Some(inner) => normal::above(sigma * inner + 0.5 / sigma),
                 None => 1.0,
             },
-            Kind::Atoms(atoms) => atoms.iter().filter(|(_, r)| *r > l.exp()).map(|(m, _)| m).sum(),
+            Kind::Atoms(atoms) => atoms.above(l),
         }
     }
 
@@ -229,7 +227,7 @@ impl Kind {
                 Some(inner) => normal::above(-sigma * inner - 0.5 / sigma),
                 None => 0.0,
             },
-            Kind::Atoms(atoms) => atoms.iter().filter(|(_, r)| *r < l.exp()).map(|(m, _)| m).sum(),
+            Kind::Atoms(atoms) => atoms.below(l),
         }
     }
 
@@ -245,18 +243,15 @@ impl Kind {
                 let by = if upper { *q } else { q * inner.exp() };
                 Sample { value: scaled(stick.value, by), tail: if tail { beyond() } else { 0.0 } }
             }
-            (Kind::Atoms(_), true) => Sample { value: self.stick(l), tail: 0.0 },
-            (Kind::Atoms(_), false) => Sample { value: self.rest(l), tail: 0.0 },
+            (Kind::Atoms(atoms), true) => Sample { value: atoms.stick(l), tail: 0.0 },
+            (Kind::Atoms(atoms), false) => Sample { value: atoms.rest(l), tail: 0.0 },
         }
     }
 
     fn between(&self, from: f64, to: f64, near: f64, far: f64) -> f64 {
         match self {
             Kind::Gaussian { .. } => near - far + 1e-12 * near,
-            Kind::Atoms(atoms) => {
-                let (t, u) = (from.exp() * (1.0 - 1e-14), to.exp() * (1.0 + 1e-14));
-                atoms.iter().filter(|(_, r)| *r > t && *r < u).map(|(m, _)| m * (1.0 + 1e-12)).sum()
-            }
+            Kind::Atoms(atoms) => atoms.between(from, to),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod accountant;
 mod aim;
+mod atoms;
 pub mod binomial;
 pub mod calibrate;
 pub mod compose;

@@ -61,10 +61,14 @@ impl Accountant for Pld {
 impl Pld {
     /// What is proven of epsilon from both sides; the upper bound is infinite where none is found.
     pub fn enclosure(&self, event: &Event, delta: f64) -> Result<Bounds> {
-        self.enclosure_by(event, delta, &mut Effort::default())
+        let mut effort = Effort::default();
+        let Bounds { lower, upper } = self.enclosure_by(event, delta, &mut effort)?;
+        // Moments round nothing off, however many steps there are; what a fixed interval says is left as it is.
+        let upper = if self.interval.is_none() { upper.min(effort.moments) } else { upper };
+        Ok(Bounds { lower, upper })
     }
 
-    /// [`Pld::enclosure`], and what it took.
+    /// [`Pld::enclosure`] by FFTs alone, and what it took.
     pub(super) fn enclosure_by(&self, event: &Event, delta: f64, effort: &mut Effort) -> Result<Bounds> {
         check_delta(delta)?;
         let steps = event.steps()?;
@@ -74,7 +78,7 @@ impl Pld {
         // The two directions know nothing of each other, nor do the two bounds.
         let side = |direction| {
             let aimed = self.aimed(&steps, direction, delta);
-            let upper = aimed.largest();
+            let upper = aimed.simple;
             (aimed, Bounds { lower: 0.0, upper })
         };
         let (remove, add) = rayon::join(|| side(Direction::Remove), || side(Direction::Add));
@@ -96,7 +100,12 @@ impl Pld {
                 break;
             }
         }
-        effort.direction = if sides[1].1.upper > sides[0].1.upper { Direction::Add } else { Direction::Remove };
+        let (leads, direction) =
+            if sides[1].1.upper > sides[0].1.upper { (1, Direction::Add) } else { (0, Direction::Remove) };
+        let flips = steps.iter().all(|(step, _)| matches!(step, Step::Response { .. }));
+        effort.blind = flips && sides[leads].1.upper >= sides[leads].0.simple;
+        effort.direction = direction;
+        effort.moments = sides.iter().map(|(aimed, bounds)| bounds.upper.min(aimed.moments)).fold(0.0, larger);
         let mut bounds = worst(&sides);
         effort.upper = bounds.upper;
         if let Some(h) = self.interval {
@@ -136,7 +145,7 @@ impl Pld {
             let aimed = self.aimed(steps, effort.direction, delta);
             let at = |&log2: &u32| {
                 let log2 = Effort { log2, ..*effort }.length(aimed.start);
-                aimed.upper(log2, self.core(log2), delta).min(aimed.largest())
+                aimed.upper(log2, self.core(log2), delta).min(aimed.simple)
             };
             efforts.iter().map(at).collect()
         };
@@ -147,11 +156,12 @@ impl Pld {
         let lowest = found.iter().copied().fold(f64::INFINITY, f64::min);
         if least > lowest {
             let other = ahead.unwrap_or_else(aim);
+            least = least.min(other.simple);
             for log2 in self.lengths(other.start) {
-                least = least.min(other.upper(log2, self.core(log2), delta));
-                if least <= lowest || efforts.last().is_none_or(|&last| log2 >= last) {
+                if least <= lowest || efforts.last().is_none_or(|&last| log2 > last.max(other.start)) {
                     break;
                 }
+                least = least.min(other.upper(log2, self.core(log2), delta));
             }
         }
         found.into_iter().map(|found| larger(found, least)).collect()
@@ -197,6 +207,10 @@ pub(super) struct Effort {
     pub(super) direction: Direction,
     /// The upper bound.
     pub(super) upper: f64,
+    /// Whether, of flips, no FFT said more than what needs none.
+    pub(super) blind: bool,
+    /// The upper bound, or what moments prove where that is less.
+    pub(super) moments: f64,
 }
 
 impl Effort {
@@ -208,7 +222,7 @@ impl Effort {
 
 impl Default for Effort {
     fn default() -> Self {
-        Self { log2: 0, direction: Direction::Remove, upper: 0.0 }
+        Self { log2: 0, direction: Direction::Remove, upper: 0.0, blind: false, moments: f64::INFINITY }
     }
 }
 
@@ -260,6 +274,7 @@ fn out_of_reach(steps: &[(Step, u64)], delta: f64) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::curve::outcomes;
     use super::*;
     use crate::privacy::event::Fires;
 
@@ -286,7 +301,8 @@ mod tests {
         let found = pld.enclosure_by(&event, 7.26e-9, &mut effort).unwrap();
         assert!(found.upper < 0.1 && found.lower > 0.0, "{found:?}");
         let coarse = Pld { largest_log2: 14, ..pld };
-        assert_eq!(coarse.enclosure(&event, 7.26e-9).unwrap().upper, f64::INFINITY, "a longer FFT is not needed here");
+        let seen = coarse.enclosure_by(&event, 7.26e-9, &mut effort).unwrap();
+        assert_eq!(seen.upper, f64::INFINITY, "a longer FFT is not needed here");
     }
 
     /// At these rates no lattice resolves what adding a record loses, which is next to nothing.
@@ -299,5 +315,40 @@ mod tests {
         let step = Curve::new(event.steps().unwrap()[0].0, Direction::Remove);
         assert!(step.stick(found).0 <= delta, "{found}");
         assert!(48.0 * step.stick(found * 0.5).0 > delta, "{found}");
+    }
+
+    /// All outcomes of three steps, one by one: the largest loss of all is likelier than delta, so no tilt is the best.
+    #[test]
+    fn losses_as_likely_as_delta_are_enclosed_closely() {
+        let (q, delta) = (0.004, 6.5e-7);
+        for flip in [0.44, 0.4459, 0.452] {
+            let bits = [1, 7, 8];
+            let mut products = vec![(1.0, 1.0)];
+            for k in bits {
+                let step = outcomes(flip, q, k);
+                products = products.iter().flat_map(|&(m, r)| step.iter().map(move |&(n, s)| (m * n, r * s))).collect();
+            }
+            let stick = |eps: f64| products.iter().map(|&(m, r)| m * (r - eps.exp()).max(0.0)).sum::<f64>();
+            let fires = bits.map(|bits| Fires { bits, steps: 1 }).to_vec();
+            let event = Event::SubsampledRandomisedResponse { flip, sampling_rate: q, fires };
+            let b = Pld::default().enclosure(&event, delta).unwrap();
+            assert!(stick(b.upper) <= delta && stick(b.lower) >= delta, "{flip}: {b:?}");
+            assert!(b.upper - b.lower < 2e-3 * b.upper, "{flip}: {b:?}");
+        }
+    }
+
+    /// An FFT would round off more than delta here.
+    #[test]
+    fn what_no_fft_resolves_moments_bound() {
+        let event = Event::SubsampledGaussian { noise_multiplier: 0.7, sampling_rate: 0.3, steps: 1_000_000_000 };
+        let mut effort = Effort::default();
+        let (delta, pld) = (1e-9, Pld::default());
+        let by_fft = pld.enclosure_by(&event, delta, &mut effort).unwrap().upper;
+        let rdp = crate::privacy::Rdp::default().epsilon(&event, delta).unwrap().upper;
+        let found = pld.enclosure(&event, delta).unwrap();
+        assert!(
+            found.upper <= by_fft && found.upper < 1.01 * rdp && found.lower <= found.upper,
+            "{found:?} {rdp} {by_fft}"
+        );
     }
 }

@@ -10,6 +10,7 @@
 //! ends and what lies beyond them is bounded and charged, against us on either side.
 
 use super::lattice::Lattice;
+use rayon::prelude::*;
 use rustfft::{FftPlanner, num_complex::Complex};
 use std::cell::RefCell;
 
@@ -24,6 +25,9 @@ const BLOCK: usize = 64;
 /// ln of what is nothing beside 1, and lost in its last bit many times over. Of a spectrum most is, after many steps: it is left out,
 /// and charged.
 const NOTHING: f64 = -200.0;
+
+/// Kinds of steps that are transformed at once: each takes a buffer of its own.
+const TOGETHER: usize = 4;
 
 /// Lattices on the same spacing and how many steps each stands for.
 #[derive(Clone, Debug)]
@@ -79,8 +83,8 @@ impl Parts {
     /// K(θ), K'(θ), K''(θ).
     pub fn cumulant(&self, tilt: f64) -> [f64; 3] {
         let mut out = [0.0; 3];
-        for (lattice, count) in &self.parts {
-            let one = cumulant(lattice, tilt);
+        let each: Vec<[f64; 3]> = self.parts.par_iter().map(|(lattice, _)| cumulant(lattice, tilt)).collect();
+        for ((_, count), one) in self.parts.iter().zip(each) {
             for (sum, term) in out.iter_mut().zip(one) {
                 *sum += *count as f64 * term;
             }
@@ -90,6 +94,11 @@ impl Parts {
 
     fn steps(&self) -> f64 {
         self.parts.iter().map(|(_, c)| *c as f64).sum()
+    }
+
+    /// Whether all losses are 0.
+    pub fn loses_nothing(&self) -> bool {
+        self.parts.iter().all(|(l, _)| l.infinite == 0.0 && l.atoms.iter().all(|&(j, _)| j == 0))
     }
 
     /// P(some step has an infinite loss), at most.
@@ -103,11 +112,37 @@ impl Parts {
     /// is within 1/θ of that loss.
     pub fn chernoff_tilt(&self, delta: f64) -> f64 {
         let mut tilt = smallest(-16.0, 25.0, 45, |t| (self.cumulant(t)[0] - delta.ln()) / t);
-        let spread = |tilt: f64| tilt * tilt * self.cumulant(tilt)[2];
+        // Two neighbours on the lattice that share one loss are no spread of it: up to h^2 / 4 a step.
+        let shared: f64 = self.parts.iter().map(|(l, count)| *count as f64 * l.step * l.step / 4.0).sum();
+        let spread = |tilt: f64| tilt * tilt * (self.cumulant(tilt)[2] - shared);
         while tilt > 1e-7 && (spread(tilt) < 1.0 || spread(tilt).is_nan()) {
             tilt /= 1.5;
         }
         tilt
+    }
+
+    /// The epsilon that moments alone prove at `target`, near the tilt `around`: no FFT rounds it, however many steps there are.
+    ///
+    /// (1 - e^-x)+ <= e^(θ x) θ^θ / (1+θ)^(1+θ), so delta(ε) <= e^(K(θ) - θ ε) θ^θ / (1+θ)^(1+θ): what RDP of order 1 + θ proves, of these
+    /// lattices and with any θ.
+    pub fn moment_bound(&self, target: f64, around: f64) -> f64 {
+        let spare = target - self.infinite();
+        if spare.is_nan() || spare <= 0.0 {
+            return f64::INFINITY;
+        }
+        let at = |tilt: f64| {
+            let digits = |(l, _): &(Lattice, u64)| {
+                let (low, high) = (l.atoms.first().map_or(0, |a| a.0), l.atoms.last().map_or(0, |a| a.0));
+                tilt * l.step * (low.unsigned_abs().max(high.unsigned_abs())) as f64
+            };
+            // A logarithm of a sum of exponentials errs by some last bits of the largest exponents; masses above e^-1000 have any say.
+            let each = 64.0 + 4.0 * (1000.0 + self.parts.iter().map(digits).fold(0.0, f64::max));
+            let rounded = self.steps() * f64::EPSILON * each;
+            let shape = tilt * tilt.ln() - (1.0 + tilt) * tilt.ln_1p();
+            (self.cumulant(tilt)[0] + rounded + shape - spare.ln()) / tilt
+        };
+        let best = at(smallest(around.ln() - 1.0, around.ln() + 1.0, 8, at));
+        if best.is_nan() { f64::INFINITY } else { best.max(0.0) * (1.0 + 1e-12) }
     }
 
     /// The θ >= `floor` at which the tilted mean is `mean`.
@@ -125,8 +160,8 @@ impl Parts {
         let [k, mean, variance] = self.cumulant(tilt);
         let around = -0.5 * variance.max(1e-300).ln();
         let bound = |sign: f64, x: f64| (self.cumulant(tilt + sign * x)[0] - k + nats) / x;
-        let up = smallest(around - 4.0, around + 7.0, 14, |x| bound(1.0, x));
-        let down = smallest(around - 4.0, around + 7.0, 14, |x| bound(-1.0, x));
+        let best = |sign: f64| smallest(around - 4.0, around + 7.0, 14, |x| bound(sign, x));
+        let (up, down) = rayon::join(|| best(1.0), || best(-1.0));
         let (low, high) = ((-bound(-1.0, down)).min(mean), bound(1.0, up).max(mean));
         let margin = 0.05 * (high - low);
         let range = (low - margin, high + margin);
@@ -216,13 +251,12 @@ impl Parts {
         let zero = Complex::new(0.0, 0.0);
         let mut product = vec![Complex::new(1.0, 0.0); half];
         let (mut ln_size, mut relative) = (vec![0.0; half], vec![0.0; half]);
-        let mut buffer = vec![zero; len];
         // A radix-2 FFT of non-negative numbers of sum 1 errs by less than 5 u log2(n) in each entry, u = EPSILON / 2.
         let eta = 8.0 * f64::EPSILON * (len as f64).log2();
-        let mut scale_error = 0.0;
-        for ((lattice, count), ln_m) in self.parts.iter().zip(ln_m) {
-            let h = lattice.step;
-            buffer.fill(zero);
+        let spectrum = |k: usize| {
+            let lattice = &self.parts[k].0;
+            let (h, ln_m) = (lattice.step, ln_m[k]);
+            let mut buffer = vec![zero; len];
             let mut digits = 0.0_f64;
             for &(j, m) in &lattice.atoms {
                 let exponent = tilt * h * j as f64;
@@ -232,21 +266,39 @@ impl Parts {
                 }
                 buffer[around(j, len)].re += weight;
             }
-            scale_error += *count as f64 * f64::EPSILON * (64.0 + 4.0 * digits);
             forward.process(&mut buffer);
-            let least = (NOTHING / *count as f64).exp() - eta;
-            for (i, z) in buffer[..half].iter().enumerate() {
-                if least > 0.0 && z.norm_sqr() < 0.999 * least * least {
-                    // A relative error of 1 says that all of it is missing.
-                    product[i] = zero;
-                    ln_size[i] += NOTHING;
-                    relative[i] += 1.0;
-                    continue;
+            (buffer, digits)
+        };
+        // What one kind of steps leaves nothing of is nothing, whatever the others are: the most frequent one is asked first.
+        let least = |k: usize| (NOTHING / self.parts[k].1 as f64).exp() - eta;
+        let nothing = |least: f64, z: &Complex<f64>| least > 0.0 && z.norm_sqr() < 0.999 * least * least;
+        let most = (0..self.parts.len()).max_by_key(|&k| self.parts[k].1).unwrap_or(0);
+        let first = spectrum(most);
+        let gone: Vec<bool> = first.0[..half].iter().map(|z| nothing(least(most), z)).collect();
+        let mut frequent = Some(first);
+        let mut scale_error = 0.0;
+        let mut buffer = Vec::new();
+        let order: Vec<usize> = (0..self.parts.len()).collect();
+        for together in order.chunks(TOGETHER) {
+            let mut others: Vec<_> =
+                together.par_iter().map(|&k| if k == most { None } else { Some(spectrum(k)) }).collect();
+            for (&k, other) in together.iter().zip(&mut others) {
+                let Some((spectrum, digits)) = other.take().or_else(|| frequent.take()) else { continue };
+                let (count, least) = (self.parts[k].1, least(k));
+                scale_error += count as f64 * f64::EPSILON * (64.0 + 4.0 * digits);
+                for (i, z) in spectrum[..half].iter().enumerate() {
+                    if gone[i] || nothing(least, z) {
+                        // A relative error of 1 says that all of it is missing.
+                        product[i] = zero;
+                        (ln_size[i], relative[i]) = (NOTHING, 1.0);
+                        continue;
+                    }
+                    product[i] *= power(*z, count);
+                    let size = z.norm_sqr().sqrt() + eta;
+                    ln_size[i] += count as f64 * size.ln();
+                    relative[i] += count as f64 * (eta / size + 4.0 * f64::EPSILON);
                 }
-                product[i] *= power(*z, *count);
-                let size = z.norm() + eta;
-                ln_size[i] += *count as f64 * size.ln();
-                relative[i] += *count as f64 * (eta / size + 4.0 * f64::EPSILON);
+                buffer = spectrum;
             }
         }
         let (mut error, mut total) = (0.0, 0.0);
@@ -276,17 +328,24 @@ impl Parts {
 /// ln M(θ) of one step, and its first two derivatives.
 fn cumulant(lattice: &Lattice, tilt: f64) -> [f64; 3] {
     let h = lattice.step;
-    let top = lattice.atoms.iter().map(|&(j, m)| tilt * h * j as f64 + m).fold(f64::NEG_INFINITY, f64::max);
+    let (mut top, mut peak) = (f64::NEG_INFINITY, 0.0);
+    for &(j, m) in &lattice.atoms {
+        let l = h * j as f64;
+        if tilt * l + m > top {
+            (top, peak) = (tilt * l + m, l);
+        }
+    }
+    // Moments about the likeliest loss: about 0, a variance far below the square of the mean would be lost in rounding.
     let (mut m0, mut m1, mut m2) = (0.0, 0.0, 0.0);
     for &(j, m) in &lattice.atoms {
         let l = h * j as f64;
         let w = exp(tilt * l + m - top);
         m0 += w;
-        m1 += w * l;
-        m2 += w * l * l;
+        m1 += w * (l - peak);
+        m2 += w * (l - peak) * (l - peak);
     }
-    let mean = m1 / m0;
-    [top + m0.ln(), mean, (m2 / m0 - mean * mean).max(0.0)]
+    let off = m1 / m0;
+    [top + m0.ln(), peak + off, (m2 / m0 - off * off).max(0.0)]
 }
 
 /// e^x, or 0 where that is nothing beside 1: what lies far below takes its time, all the more where an f64 ends.
