@@ -115,12 +115,12 @@ impl Statement {
                 ));
                 return;
             };
-            let share = match (due.accountant.as_str(), self.version) {
-                ("PLD", 1) => REFINEMENT,
-                ("PLD", _) => REORDERING,
-                _ => ROUNDING,
-            };
             for (what, stated, spent) in figures(&stated.guarantee, &due.guarantee) {
+                let share = match (what, due.accountant.as_str(), self.version) {
+                    ("eps", "PLD", 1) => REFINEMENT,
+                    ("eps", "PLD", _) => REORDERING,
+                    _ => ROUNDING,
+                };
                 if below(stated, spent, share) {
                     found.push(less(&format!("{what} ({}, {})", due.accountant, due.of), stated, spent));
                 }

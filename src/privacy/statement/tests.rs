@@ -144,3 +144,27 @@ fn gradients_are_never_private_and_json_reads_back() {
         assert!(s.to_json().contains(from) && Statement::from_json(&s.to_json().replace(from, to)).is_err(), "{to}");
     }
 }
+
+/// What an accountant that adds in another order may find is no lie; a digit more is.
+#[test]
+fn an_epsilon_is_compared_to_the_digits_that_are_proven_and_a_delta_to_all() {
+    let claiming = |eps: f64, delta: f64, accountant: &str| {
+        let mut s = ferret(Sampler::Poisson);
+        s.claim(Guarantee::eps_delta(eps, delta), accountant, "spent");
+        s.finish(Circumstances::default())
+    };
+    let found = |eps: f64, delta: f64, accountant: &str| {
+        claiming(eps, delta, accountant).differences(&claiming(1.0, 1e-5, accountant), &[])
+    };
+    for (eps, delta, accountant, lies) in [
+        (1.0 - 5e-7, 1e-5, "PLD", 0),
+        (1.0 - 2e-6, 1e-5, "PLD", 1),
+        (1.0, 1e-5 * (1.0 - 5e-7), "PLD", 1),
+        (1.0 - 5e-7, 1e-5, "RDP", 1),
+        (1.5, 1e-5, "RDP", 0),
+        (f64::NAN, 1e-5, "PLD", 1),
+    ] {
+        let found = found(eps, delta, accountant);
+        assert_eq!(found.len(), lies, "{eps} {delta} {accountant}: {found:?}");
+    }
+}
