@@ -46,6 +46,8 @@ impl Atoms {
                 // 1 + q (e^x - 1) without what cancels there.
                 (false, true) if rise < -0.5 => ((1.0 - q) + q * x.exp()).ln(),
                 (false, true) => rise.ln_1p(),
+                // e^x overflows; q e^x need not.
+                (false, false) if q.ln() + x < 40.0 => (q.ln() + x).exp().ln_1p(),
                 (false, false) => q.ln() + x,
             };
             Atom { loss, mass, with: (1.0 - q) * mass + q * turned, gain }

@@ -107,7 +107,9 @@ impl<'a> Samples<'a> {
         let infinite = self.signed(1.0).last().map_or(0.0, |p| p.value);
         let atoms = masses(&minorant(self.signed(1.0), self.step), self.step);
         // Masses that are missing would be losses that nobody charges: then nothing is known, and nothing claimed.
-        let whole = atoms.iter().map(|(_, m)| m.exp()).sum::<f64>() + infinite > 1.0 - 1e-6;
+        // Points so far apart that none lies between 0 and the largest loss tell nothing either.
+        let whole =
+            self.step <= LARGEST_LOSS && atoms.iter().map(|(_, m)| m.exp()).sum::<f64>() + infinite > 1.0 - 1e-6;
         Lattice { step: self.step, atoms, infinite: if whole { infinite } else { 1.0 } }
     }
 

@@ -68,7 +68,7 @@ impl Pld {
         Ok(Bounds { lower, upper })
     }
 
-    /// [`Pld::enclosure`] by FFTs alone, and what it took.
+    /// [`Pld::enclosure`] by FFTs and what needs none, and what it took.
     pub(super) fn enclosure_by(&self, event: &Event, delta: f64, effort: &mut Effort) -> Result<Bounds> {
         check_delta(delta)?;
         let steps = event.steps()?;
@@ -350,5 +350,24 @@ mod tests {
             found.upper <= by_fft && found.upper < 1.01 * rdp && found.lower <= found.upper,
             "{found:?} {rdp} {by_fft}"
         );
+    }
+
+    /// Without sampling N steps of noise z are one of noise z / sqrt(N), whose delta is known: moments never promise less.
+    #[test]
+    fn moments_are_never_below_the_truth() {
+        for (sigma, steps, delta) in [(100.0, 10_000, 1e-5), (3.0, 9, 1e-9), (1e4, 1_000_000, 1e-3), (2.0, 400, 1e-12)]
+        {
+            let event = Event::SubsampledGaussian { noise_multiplier: sigma, sampling_rate: 1.0, steps };
+            let steps = event.steps().unwrap();
+            let whole = sigma / (steps.iter().map(|s| s.1).sum::<u64>() as f64).sqrt();
+            for direction in [Direction::Remove, Direction::Add] {
+                let eps = Pld::default().aimed(&steps, direction, delta).moments;
+                let (spent, error) = super::super::normal::hockey_stick(whole, eps);
+                assert!(spent - error <= delta, "{sigma}: delta {spent} at {eps}");
+                // And say something.
+                let (spent, error) = super::super::normal::hockey_stick(whole, 0.5 * eps);
+                assert!(spent + error > delta, "{sigma}: delta {spent} below {eps}");
+            }
+        }
     }
 }

@@ -136,9 +136,11 @@ impl Parts {
                 tilt * l.step * (low.unsigned_abs().max(high.unsigned_abs())) as f64
             };
             // A logarithm of a sum of exponentials errs by some last bits of the largest exponents; masses above e^-1000 have any say.
-            let each = 64.0 + 4.0 * (1000.0 + self.parts.iter().map(digits).fold(0.0, f64::max));
+            let terms = self.parts.iter().map(|(l, _)| l.atoms.len()).max().unwrap_or(0) as f64;
+            let each = 64.0 + terms + 4.0 * (1000.0 + self.parts.iter().map(digits).fold(0.0, f64::max));
             let rounded = self.steps() * f64::EPSILON * each;
-            let shape = tilt * tilt.ln() - (1.0 + tilt) * tilt.ln_1p();
+            // θ ln θ - (1 + θ) ln(1 + θ), without what cancels for large θ.
+            let shape = -tilt.ln_1p() - tilt * (1.0 / tilt).ln_1p();
             (self.cumulant(tilt)[0] + rounded + shape - spare.ln()) / tilt
         };
         let best = at(smallest(around.ln() - 1.0, around.ln() + 1.0, 8, at));
