@@ -51,6 +51,7 @@ pub enum Triangle {
     Upper(usize),
 }
 
+#[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl Triangle {
     /// The columns, of `width`, that it has in any of these rows.
     pub(crate) fn columns(self, rows: Range<usize>, width: usize) -> Range<usize> {
@@ -72,6 +73,7 @@ pub enum Part {
     Out(Triangle),
 }
 
+#[cfg(all(feature = "tiles", any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl Part {
     /// Of k terms, those that sums in these rows of C have.
     pub(crate) fn terms(self, rows: Range<usize>, k: usize) -> Range<usize> {

@@ -87,7 +87,7 @@ impl Grid {
         if let Some((name, entry)) = twice.iter().find_map(|(name, entry)| Some((name, entry.as_ref()?))) {
             return Err(format!("{name}: {entry} is named twice, and its runs would count twice: name it once"));
         }
-        let rows = self.rows();
+        let rows = self.every_row();
         if let Some(method) = self.methods.iter().find(|m| !rows.iter().any(|row| row.is_of(m))) {
             let needed = match method.as_str() {
                 "nonprivate" => "inf among the budgets, or matched steps: FERRET among the methods and matched = true",
