@@ -347,7 +347,7 @@ mod tests {
         let rdp = crate::privacy::Rdp::default().epsilon(&event, delta).unwrap().upper;
         let found = pld.enclosure(&event, delta).unwrap();
         assert!(
-            found.upper <= by_fft && found.upper < 1.01 * rdp && found.lower <= found.upper,
+            found.upper < by_fft && found.upper < 1.01 * rdp && found.lower <= found.upper,
             "{found:?} {rdp} {by_fft}"
         );
     }
