@@ -204,12 +204,18 @@ fn not_checkable(record: &Record) -> (u64, Vec<String>) {
             (transcript.releases.len() as u64, out)
         }
         Record::FerretK(transcript) => {
-            let out = vec![
+            let mut out = vec![
                 "that batches were drawn, sketches clipped and noise added with a secret key that nobody kept".into(),
                 "that the records moved what was released, and nothing else: whoever writes a transcript chooses it, and it can carry any \
                  message as long as it is"
                     .into(),
             ];
+            if transcript.settings.scales.is_some() {
+                out.push(
+                    "that the scales on the sketch came from public text or the base model, and not from the records"
+                        .into(),
+                );
+            }
             (transcript.releases.len() as u64, out)
         }
         Record::Dense(run) => {

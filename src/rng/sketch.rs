@@ -131,6 +131,7 @@ pub struct StepSketch {
     k: usize,
     kind: SketchKind,
     tensors: Vec<TensorSketch>,
+    scales: Option<Vec<f32>>,
 }
 
 impl StepSketch {
@@ -156,7 +157,17 @@ impl StepSketch {
                 _ => TensorSketch::Count { words, columns },
             }
         };
-        Self { k, kind, tensors: shapes.iter().enumerate().map(tensor).collect() }
+        Self { k, kind, tensors: shapes.iter().enumerate().map(tensor).collect(), scales: None }
+    }
+
+    /// The same with entries of ±s, an s for each tensor; none: of ±1, as they are.
+    pub fn with_scales(self, scales: Option<Vec<f32>>) -> Self {
+        Self { scales, ..self }
+    }
+
+    /// s of a tensor; none where entries are ±1. Whoever adds up U g multiplies what a tensor delivers by it, and whoever applies `Uᵀ b` that.
+    pub fn scale(&self, tensor: usize) -> Option<f32> {
+        self.scales.as_ref().map(|scales| scales[tensor])
     }
 
     /// Number of buckets.
@@ -174,7 +185,7 @@ impl StepSketch {
         &self.tensors[index]
     }
 
-    /// Bucket and sign of one element: the definition.
+    /// Bucket and sign of one element: the definition, but for the tensor's scale.
     pub fn cell(&self, tensor: usize, row: usize, column: usize) -> (usize, f64) {
         match &self.tensors[tensor] {
             TensorSketch::Product { fold, rows, columns } => {

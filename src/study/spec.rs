@@ -124,13 +124,16 @@ pub struct Sketches {
     pub route: Route,
     /// Of the direct route.
     pub momentum: f64,
+    /// Whether U has scales from public text, one for each tensor.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scaled: bool,
 }
 
 impl Sketches {
     /// Levels by the direct route.
     pub fn usual(eps: f64, bits: Option<u32>) -> Self {
         let (release, route, momentum) = (ferret_k::Release::default(), Route::Direct, USUAL_MOMENTUM);
-        Self { eps, bits, release, route, momentum }
+        Self { eps, bits, release, route, momentum, scaled: false }
     }
 }
 
@@ -292,7 +295,11 @@ impl Spec {
             Goal::DpsgdWithin { nats } => Some(Method::Dense(settings::dpsgd_within(&passes, *nats)?)),
             Goal::FerretKWithin { nats } => Some(Method::FerretK(settings::ferret_k_within(&passes, *nats)?)),
             Goal::FerretK(sketches) => {
-                Some(Method::FerretK(settings::ferret_k(&passes, sketches, calibrated, self.delta)?))
+                let mut s = settings::ferret_k(&passes, sketches, calibrated, self.delta)?;
+                if sketches.scaled {
+                    s.scales = Some(world.scales(tuned)?);
+                }
+                Some(Method::FerretK(s))
             }
             Goal::Dpsgd { eps } => {
                 Some(Method::Dense(settings::dpsgd(&matched, calibrated.then_some(*eps), self.delta)?))

@@ -4,6 +4,8 @@ use crate::audit::one_run;
 use crate::audit::stats::SeededRng;
 use crate::data::{self, Example, LoadOptions, Loss, records, synthetic};
 use crate::error::{Error, Result};
+use crate::method::ferret_k::Scales;
+use crate::model::ParamId;
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use std::path::Path;
@@ -28,6 +30,9 @@ pub struct World {
 
 /// Records that tuning is measured on.
 const HELD_OUT: usize = 400;
+
+/// Public paragraphs that scales come from.
+const PARAGRAPHS: u64 = 640;
 
 impl World {
     /// The embedded model and `candidates` embedded records, each a member if its coin says so; `tuning` records more to choose
@@ -77,6 +82,18 @@ impl World {
         SeededRng::new(seed).shuffle(&mut examples);
         examples.truncate(candidates);
         Ok(Self::tossed(base, examples, tuning, seed))
+    }
+
+    /// Scales on FERRET-k's sketch for the tensors `tuned`, from the program's own public text: no record has a part in them.
+    pub fn scales(&self, tuned: &[ParamId]) -> Result<Scales> {
+        let tokenizer = Tokenizer::from_folder(&self.base.folder)?
+            .ok_or_else(|| Error::usage("the model has no tokenizer, which the public text needs"))?;
+        let text = synthetic::public_text(synthetic::SEED, synthetic::Public::Train, PARAGRAPHS);
+        let lines = text.lines().filter(|line| !line.trim().is_empty());
+        let records: String = lines.map(|line| serde_json::json!({ "text": line }).to_string() + "\n").collect();
+        let options = LoadOptions::new(&self.base.weights.config);
+        let public = records::load(Path::new("public"), &records, Some(&tokenizer), &options)?;
+        Scales::measure(self.base.weights.clone(), tuned, &public.examples)
     }
 
     /// The members that a coin chose.

@@ -5,7 +5,7 @@ use ferret::backend::Cpu;
 use ferret::data::{Example, batches};
 use ferret::grad::PerSample;
 use ferret::method::dense::ClipFunction;
-use ferret::method::ferret_k::{Plan, Release, Releases, Settings, Trainer, Transcript, replay};
+use ferret::method::ferret_k::{Plan, Release, Releases, Scales, Settings, Trainer, Transcript, replay};
 use ferret::method::{Run, Task};
 use ferret::model::{Config, Decoder, Reduction, Weights};
 use ferret::ops::sketch::clip;
@@ -35,6 +35,12 @@ pub fn settings(f: impl FnOnce(&mut Settings)) -> Settings {
     };
     f(&mut s);
     s
+}
+
+/// Scales of all kinds, one for each tuned tensor.
+fn scale(s: &mut Settings) {
+    let tuned = s.tune.ids(&weights(shape(), 1).layout).unwrap();
+    s.scales = Some(Scales((0..tuned.len()).map(|i| (i * 7 % 23) as i8 - 11).collect()));
 }
 
 pub fn trainer<'a>(
@@ -68,7 +74,7 @@ pub fn sketched(base: &Weights, sketch: &StepSketch, records: &[&Example]) -> Ve
                 let columns = decoder.layout.spec(p).matrix().1;
                 for (e, g) in all.sample(i).get(p).unwrap().as_slice().iter().enumerate() {
                     let (bucket, sign) = sketch.cell(p.0, e / columns, e % columns);
-                    v[bucket] += sign * g;
+                    v[bucket] += sketch.scale(p.0).map_or(1.0, f64::from) * sign * g;
                 }
             }
             v
@@ -98,7 +104,10 @@ pub fn size(sums: &[f64]) -> f64 {
 fn by_hand(base: &Weights, s: &Settings, releases: &Releases) -> Vec<Vec<f32>> {
     let (mut w, plan) = (base.tensors.clone(), Plan::new(&base.layout, s).unwrap());
     let tuned = s.tune.ids(&base.layout).unwrap();
-    let d = tuned.iter().map(|&p| base.layout.spec(p).len()).sum::<usize>() as f64;
+    // s by the standard library, not by the table.
+    let s_of = |i: usize| s.scales.as_ref().map_or(1.0, |s| 2f64.powf(f64::from(s.0[i]) / 4.0) as f32);
+    let squares = tuned.iter().enumerate().map(|(i, &p)| f64::from(s_of(i)).powi(2) * base.layout.spec(p).len() as f64);
+    let d = squares.sum::<f64>();
     let (fires, k) = (s.fires(s.steps()), s.bits_per_step as usize);
     let (z, agreed) = (s.noise_multiplier, s.batch as f64 / 4.0);
     let by_level = (1.0 / (d * (z * z + agreed * agreed / k as f64)).sqrt()) as f32;
@@ -113,7 +122,7 @@ fn by_hand(base: &Weights, s: &Settings, releases: &Releases) -> Vec<Vec<f32>> {
         let sketch = plan.sketch(step);
         let rate = s.schedule.rate(s.learning_rate, step, s.steps());
         powers = (powers.0 * 0.9, powers.1 * 0.999);
-        for &p in &tuned {
+        for (i, &p) in tuned.iter().enumerate() {
             let columns = base.layout.spec(p).matrix().1;
             for (e, w) in w[p.0].iter_mut().enumerate() {
                 let (bucket, sign) = sketch.cell(p.0, e / columns, e % columns);
@@ -127,7 +136,7 @@ fn by_hand(base: &Weights, s: &Settings, releases: &Releases) -> Vec<Vec<f32>> {
                     }
                     Releases::Scalars(x) => ((f64::from(x[fired * k + bucket]) / 1024.0) as f32, by_size),
                 };
-                let u = sign as f32 * number;
+                let (u, scale) = (sign as f32 * number, scale * s_of(i));
                 let [m, v] = &mut state[p.0][e];
                 match s.route {
                     Route::Direct if s.momentum == 0.0 => *w -= (rate * f64::from(scale)) as f32 * u,
@@ -155,7 +164,7 @@ fn by_hand(base: &Weights, s: &Settings, releases: &Releases) -> Vec<Vec<f32>> {
 fn training_replay_and_the_definition_agree_to_the_bit() {
     let (base, records) = (weights(shape(), 1), records(40, 2));
     type Edit = fn(&mut Settings);
-    let edits: [(&str, Edit); 13] = [
+    let edits: [(&str, Edit); 17] = [
         ("momentum", |_| ()),
         ("tuned", |s| s.tune = "last:1,bias".parse().unwrap()),
         ("direct", |s| s.momentum = 0.0),
@@ -175,6 +184,19 @@ fn training_replay_and_the_definition_agree_to_the_bit() {
         }),
         ("count", |s| s.sketch = SketchKind::Count),
         ("grid", |s| (s.sketch, s.bits_per_step) = (SketchKind::Grid, 36)),
+        ("scales", scale),
+        ("scales, tuned, level", |s| {
+            (s.tune, s.release) = ("last:1,bias".parse().unwrap(), Release::Level);
+            scale(s);
+        }),
+        ("scales, direct, grid", |s| {
+            (s.sketch, s.bits_per_step, s.momentum, s.release) = (SketchKind::Grid, 36, 0.0, Release::Scalar);
+            scale(s);
+        }),
+        ("scales, adamw, count", |s| {
+            (s.route, s.momentum, s.learning_rate, s.sketch) = (Route::Adamw, 0.0, 1e-2, SketchKind::Count);
+            scale(s);
+        }),
     ];
     for (name, edit) in edits {
         let s = settings(edit);
@@ -200,6 +222,16 @@ fn training_replay_and_the_definition_agree_to_the_bit() {
         }
         let error = replay(base.clone(), &turned, |_| ()).unwrap_err().to_string();
         assert!(error.contains("not to the"), "{name}: {error}");
+        // One scale a quarter larger does too, and scales where there were none.
+        let mut other = read.clone();
+        match &mut other.settings.scales {
+            Some(scales) => scales.0[1] += 1,
+            none => *none = Some(Scales(tuned.iter().map(|p| i8::from(p.0 == tuned[0].0)).collect())),
+        }
+        let error = replay(base.clone(), &other, |_| ()).unwrap_err().to_string();
+        assert!(error.contains("not to the"), "{name}: {error}");
+        assert_eq!(text.contains("\"version\": 3"), s.scales.is_some(), "{name}");
+        assert_eq!(text.contains("scales"), s.scales.is_some(), "{name}");
     }
 }
 
@@ -209,8 +241,13 @@ fn a_release_is_its_definition() {
     let (base, records, secret) = (weights(shape(), 1), records(40, 2), Secret::insecure(9));
     for release in [Release::Sign, Release::Level, Release::Scalar] {
         for clip_rule in [ClipFunction::Automatic, ClipFunction::Abadi] {
-            for clip in [1.0, 0.3] {
-                let s = settings(|s| (s.release, s.clip_rule, s.clip) = (release, clip_rule, clip));
+            for (clip, scaled) in [(1.0, false), (0.3, false), (0.3, true)] {
+                let s = settings(|s| {
+                    (s.release, s.clip_rule, s.clip) = (release, clip_rule, clip);
+                    if scaled {
+                        scale(s);
+                    }
+                });
                 let sketch = Plan::new(&base.layout, &s).unwrap().sketch(0);
                 let samples = s.common().samples(&secret).unwrap();
                 let drawn = samples.known(0, 0).unwrap();
@@ -289,6 +326,15 @@ fn what_one_record_can_do_is_bounded() {
             for clip in [1.0, 0.2, 7.0] {
                 let moved = length(&first(&base, &quiet(&|s| (s.clip_rule, s.clip) = (rule, clip)), &one));
                 assert!(moved <= 1.0 + slack, "{rule:?}, {clip}: {moved}");
+                // Whatever the scales.
+                for e in [-60, 7, 60] {
+                    let tensors = base.layout.len();
+                    let scaled = quiet(&|s| {
+                        (s.clip_rule, s.clip, s.scales) = (rule, clip, Some(Scales(vec![e; tensors])));
+                    });
+                    let moved = length(&first(&base, &scaled, &one));
+                    assert!(moved <= 1.0 + slack, "{rule:?}, {clip}, {e}: {moved}");
+                }
                 assert!(rule == ClipFunction::Abadi || moved > 0.8, "{rule:?}, {clip}: {moved}");
             }
         }

@@ -29,7 +29,7 @@ fn brute_force(
                 let columns = layout.spec(p).matrix().1;
                 for (e, g) in all.sample(i).get(p).unwrap().as_slice().iter().enumerate() {
                     let (bucket, sign) = sketch.cell(p.0, e / columns, e % columns);
-                    v[bucket] += sign * g;
+                    v[bucket] += sketch.scale(p.0).map_or(1.0, f64::from) * sign * g;
                 }
             }
             v
@@ -82,6 +82,35 @@ fn sketches_equal_the_public_matrix_times_every_samples_gradient() {
                 let narrow = Decoder::new(Cpu::<f32>::new(), weights(config.clone(), round as u64)).unwrap();
                 assert_close(&sketched(&narrow, &batch, &sketch, |_| true), &want, 2e-4, &format!("f32, {label}"));
                 assert!(want.iter().any(|v| v.iter().any(|&v| v.abs() > 1e-3)));
+            }
+        }
+    }
+}
+
+/// With a scale for each tensor: `U diag(s)` times the gradient, tied or not, by transforms, formed gradients and small products; and the sums of the single tensors, each times its own.
+#[test]
+fn scales_multiply_what_their_tensor_delivers() {
+    for (round, config) in configs().into_iter().enumerate() {
+        let decoder = Decoder::new(Cpu::<f64>::new(), weights(config.clone(), round as u64)).unwrap();
+        let batch = common::batch(&config, &[5, 1, 0, 40, 17], round as u64);
+        let scales: Vec<f32> = (0..decoder.layout.len()).map(|i| 0.3 + (i as f32 * 1.7).sin().abs() * 4.0).collect();
+        for kind in KINDS {
+            for k in [7, 60, 512] {
+                let plain = StepSketch::new(3, 10, kind, k, &shapes(&decoder.layout));
+                let sketch = plain.clone().with_scales(Some(scales.clone()));
+                let label = format!("{kind:?}, {k} buckets, model {round}");
+                let got = sketched(&decoder, &batch, &sketch, |_| true);
+                assert_close(&got, &brute_force(&decoder, &batch, &sketch, |_| true), 1e-10, &label);
+                let mut sum = vec![vec![0.0; k]; batch.segments.len()];
+                for p in decoder.layout.ids() {
+                    let own = brute_force(&decoder, &batch, &plain, |q| q == p);
+                    for (sum, own) in sum.iter_mut().flatten().zip(own.iter().flatten()) {
+                        *sum += f64::from(scales[p.0]) * own;
+                    }
+                }
+                assert_close(&got, &sum, 1e-10, &label);
+                let narrow = Decoder::new(Cpu::<f32>::new(), weights(config.clone(), round as u64)).unwrap();
+                assert_close(&sketched(&narrow, &batch, &sketch, |_| true), &sum, 2e-4, &format!("f32, {label}"));
             }
         }
     }
@@ -172,7 +201,7 @@ fn a_records_sketch_is_its_own_whoever_is_beside_it() {
     }
 }
 
-/// A step moves weights against the gradient: `<U^T sign(U g), g> = |U g|_1 > 0`, through the sink and the pullback together.
+/// A step moves weights against the gradient: `<U^T sign(U g), g> = |U g|_1 > 0`, through the sink and the pullback together, with scales in both.
 #[test]
 fn a_pullback_of_signs_points_along_the_gradient() {
     let config = config(|_| ());
@@ -180,7 +209,8 @@ fn a_pullback_of_signs_points_along_the_gradient() {
     let decoder = Decoder::new(Cpu::<f64>::new(), weights(config.clone(), 1)).unwrap();
     let batch = common::batch(&config, &[1 + random.below(12)], 6);
     for kind in KINDS {
-        let sketch = StepSketch::new(8, 2, kind, 32, &shapes(&decoder.layout));
+        let scales = (0..decoder.layout.len()).map(|i| 0.5 + i as f32 / 8.0).collect();
+        let sketch = StepSketch::new(8, 2, kind, 32, &shapes(&decoder.layout)).with_scales(Some(scales));
         let v = sketched(&decoder, &batch, &sketch, |_| true).remove(0);
         let bits: Vec<f32> = v.iter().map(|v| v.signum() as f32).collect();
         let pullback = sketch.pullback(&bits, 1.0);
@@ -191,7 +221,8 @@ fn a_pullback_of_signs_points_along_the_gradient() {
             let g = all.sample(0).get(p).unwrap().as_slice();
             let mut u = vec![0.0; g.len()];
             pullback.fill(p.0, 0, &mut u);
-            along += g.iter().zip(u).map(|(g, u)| g * f64::from(u)).sum::<f64>();
+            let s = f64::from(sketch.scale(p.0).unwrap());
+            along += g.iter().zip(u).map(|(g, u)| g * s * f64::from(u)).sum::<f64>();
         }
         let want: f64 = v.iter().map(|v| v.abs()).sum();
         assert!((along / want - 1.0).abs() < 1e-9, "{kind:?}: {along}, not {want}");

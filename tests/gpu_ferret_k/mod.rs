@@ -5,7 +5,7 @@
 use crate::common::{Random, config, gpu, weights};
 use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::Example;
-use ferret::method::ferret_k::{Release, Releases, Settings, Trainer, Transcript, replay};
+use ferret::method::ferret_k::{Release, Releases, Scales, Settings, Trainer, Transcript, replay};
 use ferret::method::{Run, Task};
 use ferret::model::Weights;
 use ferret::optim::Route;
@@ -21,10 +21,11 @@ fn run<B: Backend>(b: B, base: &Weights, s: &Settings, records: &[Example], step
 }
 
 /// Levels on the device: the CPU's but for sums that rounding carries across a threshold, and weights that are their replay.
-fn levels_are_the_cpus(gpu: &Gpu, base: &Weights, records: &[Example]) {
+fn levels_are_the_cpus(gpu: &Gpu, base: &Weights, records: &[Example], scales: Option<Scales>) {
     let s = Settings {
         bits_per_step: 256,
         release: Release::Level,
+        scales,
         records: 30,
         batch: 10,
         epochs: 3,
@@ -47,7 +48,9 @@ fn releases_are_the_cpus_and_published_weights_are_replayed() {
     let mut random = Random::new(3);
     let records: Vec<Example> =
         (0..30).map(|_| Example::all((0..2 + random.below(10)).map(|_| random.below(23) as u32).collect())).collect();
-    levels_are_the_cpus(&gpu, &base, &records);
+    levels_are_the_cpus(&gpu, &base, &records, None);
+    let scales = Scales((0..base.layout.len()).map(|i| (i * 7 % 23) as i8 - 11).collect());
+    levels_are_the_cpus(&gpu, &base, &records, Some(scales.clone()));
     for (sketch, k) in
         [(SketchKind::Tensor, 37), (SketchKind::Tensor, 8), (SketchKind::Grid, 36), (SketchKind::Count, 40)]
     {
@@ -55,6 +58,7 @@ fn releases_are_the_cpus_and_published_weights_are_replayed() {
             let s = Settings {
                 bits_per_step: k,
                 sketch,
+                scales: (momentum > 0.0).then(|| scales.clone()),
                 release: Release::Scalar,
                 records: 30,
                 batch: 10,

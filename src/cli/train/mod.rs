@@ -275,6 +275,7 @@ impl Args {
             return Err(Error::usage(format!("--batch {} of {n} records: give 1 to all of them", self.batch)));
         }
         let method = settings(self, config, n, bars)?;
+        let method = ferret_k::scaled(self, method, &base.weights, tokenizer.as_ref(), bars)?;
         Ok(Request {
             base,
             records,

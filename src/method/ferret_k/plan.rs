@@ -13,6 +13,8 @@ pub struct Plan {
     settings: Settings,
     /// Rows and columns of every tensor; 0 x 0 where it is not tuned, and so has no bucket.
     pub(super) shapes: Vec<(usize, usize)>,
+    /// s of every tensor, where there are any; 0 where it is not tuned.
+    scales: Option<Vec<f32>>,
     scale: f32,
 }
 
@@ -21,10 +23,23 @@ impl Plan {
     pub fn new(layout: &Layout, settings: &Settings) -> Result<Self> {
         settings.check()?;
         let mut shapes = vec![(0, 0); layout.len()];
-        for p in settings.tune.ids(layout)? {
+        let tuned = settings.tune.ids(layout)?;
+        for &p in &tuned {
             shapes[p.0] = layout.spec(p).matrix();
         }
-        let d = shapes.iter().map(|(rows, cols)| rows * cols).sum::<usize>().max(1) as f64;
+        let count = |p: ParamId| shapes[p.0].0 * shapes[p.0].1;
+        let mut scales = None;
+        // The sum of squares of U's entries: the number of weights, where they are ±1.
+        let d = match &settings.scales {
+            None => tuned.iter().map(|&p| count(p)).sum::<usize>().max(1) as f64,
+            Some(given) => {
+                given.check_count(tuned.len())?;
+                let all = scales.insert(vec![0.0; layout.len()]);
+                tuned.iter().zip(given.factors()).for_each(|(p, s)| all[p.0] = s);
+                let squares = tuned.iter().map(|&p| f64::from(all[p.0]) * f64::from(all[p.0]) * count(p) as f64);
+                squares.sum::<f64>().max(f64::MIN_POSITIVE)
+            }
+        };
         let scale = match settings.release {
             // Every sign moves its weights by as much: a step is 1 long.
             Release::Sign => 1.0 / d.sqrt(),
@@ -36,7 +51,7 @@ impl Plan {
                 1.0 / (d * (z * z + agreed * agreed / f64::from(settings.bits_per_step))).sqrt()
             }
         };
-        Ok(Self { settings: settings.clone(), shapes, scale: scale as f32 })
+        Ok(Self { settings: settings.clone(), shapes, scales, scale: scale as f32 })
     }
 
     /// What it follows from.
@@ -52,11 +67,11 @@ impl Plan {
     /// U at `step`.
     pub fn sketch(&self, step: u32) -> StepSketch {
         let Settings { seed, sketch, .. } = self.settings;
-        StepSketch::new(seed, step, sketch, self.settings.k(), &self.shapes)
+        StepSketch::new(seed, step, sketch, self.settings.k(), &self.shapes).with_scales(self.scales.clone())
     }
 
-    /// The factor on `Uᵀ b`: 1 / sqrt(d) for signs, and in units of C sqrt(k / d) / B for scalars and 1 / sqrt(d (z² + B² / 16 k)) for levels, of which
-    /// d is the number of tuned weights.
+    /// The factor on `Uᵀ b`, before that of the tensor: 1 / sqrt(d) for signs, and in units of C sqrt(k / d) / B for scalars and 1 / sqrt(d (z² + B² / 16 k)) for levels, of which
+    /// d is the number of tuned weights, each counted s² times where U has scales.
     pub fn scale(&self) -> f32 {
         self.scale
     }

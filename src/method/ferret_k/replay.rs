@@ -36,6 +36,8 @@ impl<B: Backend> Replayer<B> {
         self.pass(step);
         let (pullback, scale) = (sketch.pullback(numbers, 1.0), self.plan.scale());
         for p in self.plan.tuned() {
+            // One product of two numbers that follow from public settings: the same bits in training and in replay.
+            let scale = sketch.scale(p.0).map_or(scale, |s| scale * s);
             let gradient = Gradient::Pulled { pullback: &pullback, tensor: p.0, scale };
             self.updates.step(b, step, p, &mut weights[p.0], gradient);
         }

@@ -1,6 +1,7 @@
 //! Everything that a FERRET-k run was told: what a transcript records beside the releases.
 
 use super::levels;
+use super::scales::Scales;
 use super::sum::MOST_RECORDS;
 use crate::error::{Error, Result};
 use crate::grad::ClipFunction;
@@ -71,6 +72,9 @@ pub struct Settings {
     pub bits_per_step: u32,
     /// How weights fall into buckets.
     pub sketch: SketchKind,
+    /// Entries of ±s in U, by tensor; none: ±1 everywhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<Scales>,
     /// What is released of the sums.
     pub release: Release,
     /// z: standard deviation of the noise on each sum, in units of `clip`.
@@ -127,6 +131,7 @@ impl Settings {
             adapter: None,
             bits_per_step: Self::usual_bits(Release::default(), 50, noise_multiplier),
             sketch: SketchKind::Tensor,
+            scales: None,
             release: Release::default(),
             noise_multiplier,
             clip: 1.0,
@@ -204,6 +209,7 @@ impl Settings {
     pub fn check(&self) -> Result<()> {
         self.common().check()?;
         self.tune.check(self.adapter.as_ref())?;
+        self.scales.as_ref().map_or(Ok(()), Scales::check)?;
         let refuse = |what: String| Err(Error::usage(what));
         if !(1..=MOST_BUCKETS).contains(&self.k()) {
             return refuse(format!("bits_per_step is {}, expected 1 to {MOST_BUCKETS}", self.bits_per_step));
@@ -250,6 +256,7 @@ mod tests {
             ("noise_multiplier", |s| s.noise_multiplier = -1.0),
             ("clip", |s| s.clip = 0.0),
             ("clip", |s| s.clip = f64::INFINITY),
+            ("exponent of 65", |s| s.scales = Some(Scales(vec![3, 65]))),
             ("p is", |s| s.p = 0.0),
             ("p is", |s| s.p = 1.1),
             ("momentum", |s| s.momentum = 1.0),

@@ -11,6 +11,10 @@ use crate::privacy::statement::{Circumstances, Released, Statement, VERSION};
 /// The method's name.
 pub const NAME: &str = "ferret-k";
 
+/// What a run whose U has scales rests on.
+const SCALES_ARE_PUBLIC: &str = "The scales on the sketch, one number for each tuned tensor, are settings, and public: they were chosen from public text or the base \
+                                 model, never from the records.";
+
 /// The version of the first statements of this method. Earlier rules ask for less.
 const OLDEST: u32 = 3;
 
@@ -48,7 +52,11 @@ impl Settings {
                 "The noise was chosen as if sampling were Poisson; no (eps, delta) is claimed for this sampler".into(),
             );
         }
-        Ok(statement.finish(circumstances))
+        let mut statement = statement.finish(circumstances);
+        if self.scales.is_some() {
+            statement.assumptions.push(SCALES_ARE_PUBLIC.into());
+        }
+        Ok(statement)
     }
 
     /// What a user should know before the run.
@@ -57,6 +65,12 @@ impl Settings {
             "{} numbers a step, noise multiplier {:.4}, clipping bound {}",
             self.bits_per_step, self.noise_multiplier, self.clip
         )];
+        if self.scales.is_some() {
+            notes.push(
+                "the sketch has scales, one for each tuned tensor: the promise holds if they come from public text or the base model, never from the records"
+                    .into(),
+            );
+        }
         if !self.holds() {
             notes.push("not private: without clipping or without noise nothing is promised".into());
         }

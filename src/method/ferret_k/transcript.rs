@@ -3,7 +3,7 @@
 //! ```text
 //! {
 //!   "format": "ferret-k transcript",
-//!   "version": 1,              2 with levels
+//!   "version": 1,              2 with levels, 3 with scales
 //!   "base_sha256": "…",        SHA-256 of the base model's tensors
 //!   "tuned_sha256": "…",       of the tuned model's; null while the run is unfinished
 //!   "settings": { … },         see Settings
@@ -31,12 +31,17 @@ use serde_json::Value;
 use std::path::Path;
 
 pub(in crate::method) const FORMAT: &str = "ferret-k transcript";
-/// The newest. Files of signs and of scalars are of version 1, which has no levels: they are the bytes that they always were.
-const VERSION: u32 = 2;
+/// The newest. Files of signs and of scalars are of version 1, which has no levels, and those of levels of version 2, which has no scales on U: they are
+/// the bytes that they always were.
+const VERSION: u32 = 3;
 
-/// The version of a file with such releases.
-fn version(release: Release) -> u32 {
-    if release == Release::Level { VERSION } else { 1 }
+/// The version of a file with such settings.
+fn version(settings: &Settings) -> u32 {
+    match (&settings.scales, settings.release) {
+        (Some(_), _) => VERSION,
+        (None, Release::Level) => 2,
+        (None, Release::Sign | Release::Scalar) => 1,
+    }
 }
 
 /// What was released, step after step, k of them each.
@@ -173,7 +178,7 @@ impl Transcript {
         self.check()?;
         let mut file = File {
             format: FORMAT.into(),
-            version: version(self.settings.release),
+            version: version(&self.settings),
             base_sha256: self.base_sha256.clone(),
             tuned_sha256: self.tuned_sha256.clone(),
             settings: self.settings.clone(),
@@ -202,8 +207,8 @@ impl Transcript {
         let refuse = |what: String| Err(Error::file(path, what));
         let (head, file): (Value, File) = transcript::read(text, path, FORMAT, VERSION)?;
         file.settings.check().map_err(|e| contradiction(path, e))?;
-        if file.version != version(file.settings.release) {
-            return refuse(format!("has version {}, which is not that of what its settings release", file.version));
+        if file.version != version(&file.settings) {
+            return refuse(format!("has version {}, which is not that of its settings", file.version));
         }
         let count = file.fires.saturating_mul(file.settings.bits_per_step.into());
         let broken = |name: &'static str| move |e: String| Error::file(path, format!("{name}: {e}"));

@@ -1,10 +1,11 @@
-//! The rows of the grid of FERRET-k: signs a step at one budget, all budgets at the usual number of levels and at as many as fit into 16 KB, DPSGD beside each.
+//! The rows of the grid of FERRET-k: signs a step at one budget, all budgets at the usual number of levels and at as many as fit into 16 KB, with scales on U and without, DPSGD beside each.
 
 use super::{Grid, Row};
 use crate::method::ferret_k::Release;
 use crate::method::rates;
 use crate::optim::Route;
 use crate::study::spec::{Goal, Sketches};
+use std::f64::consts::SQRT_2;
 
 /// The usual number of bits a step, in tables.
 const USUAL: &str = "usual k";
@@ -53,7 +54,9 @@ impl Grid {
                     let usual = Sketches::usual(eps, None);
                     add(format!("FERRET-k, {USUAL}"), Goal::FerretK(usual.clone()), rate);
                     if let Some(few) = self.in_few_bytes(eps, batch, epochs) {
-                        add("FERRET-k, 16 KB".into(), Goal::FerretK(few), rate);
+                        add("FERRET-k, 16 KB".into(), Goal::FerretK(few.clone()), rate);
+                        let scaled = Sketches { scaled: true, ..few };
+                        add("FERRET-k, 16 KB, scaled".into(), Goal::FerretK(scaled), rate * SQRT_2);
                     }
                     if eps != self.swept_budget() {
                         continue;
