@@ -265,7 +265,11 @@ unsafe fn tile<L: Lanes, const R: usize, const V: usize>(
         }
         let mut sums = [[L::zero(); V]; R];
         for p in 0..k {
-            let row: [L::Vector; V] = std::array::from_fn(|v| L::load(b.add(p * L::NR + v * L::WIDTH)));
+            // No closure: compiled apart it would be without these instructions, and a call for every vector.
+            let mut row = [L::zero(); V];
+            for (v, row) in row.iter_mut().enumerate() {
+                *row = L::load(b.add(p * L::NR + v * L::WIDTH));
+            }
             for (i, sums) in sums.iter_mut().enumerate() {
                 let x = L::splat(*a.offset(i as isize * apart).add(p));
                 for (sum, &y) in sums.iter_mut().zip(&row) {
