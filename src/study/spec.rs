@@ -295,11 +295,7 @@ impl Spec {
             Goal::DpsgdWithin { nats } => Some(Method::Dense(settings::dpsgd_within(&passes, *nats)?)),
             Goal::FerretKWithin { nats } => Some(Method::FerretK(settings::ferret_k_within(&passes, *nats)?)),
             Goal::FerretK(sketches) => {
-                let mut s = settings::ferret_k(&passes, sketches, calibrated, self.delta)?;
-                if sketches.scaled {
-                    s.scales = Some(world.scales(tuned)?);
-                }
-                Some(Method::FerretK(s))
+                Some(Method::FerretK(settings::ferret_k(&passes, sketches, calibrated, self.delta)?))
             }
             Goal::Dpsgd { eps } => {
                 Some(Method::Dense(settings::dpsgd(&matched, calibrated.then_some(*eps), self.delta)?))
@@ -314,7 +310,10 @@ impl Spec {
             }
             Goal::Qsgd => Some(Method::Dense(settings::dense(&matched, dense::Method::Qsgd { bits: 8 }))),
         };
-        let method = method.map(|m| self.subset.of(m)).transpose()?;
+        let mut method = method.map(|m| self.subset.of(m)).transpose()?;
+        if let (Goal::FerretK(Sketches { scaled: true, .. }), Some(Method::FerretK(s))) = (&self.method, &mut method) {
+            s.scales = Some(world.scales(s)?);
+        }
         Ok(Arm { name: self.row.clone(), method, delta: self.delta })
     }
 

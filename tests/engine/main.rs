@@ -20,6 +20,7 @@ mod ferret;
 mod ferret_k;
 mod ferret_k_law;
 mod ferret_k_resume;
+mod ferret_k_scales;
 mod norms;
 mod norms_order;
 mod pytorch;

@@ -4,21 +4,18 @@ use super::dense::noise_multiplier;
 use super::ferret::ReleaseKind;
 use super::{Args, ScheduleKind};
 use crate::cli::bars::Bars;
-use crate::cli::common::open_records;
 use crate::cli::ranks;
-use crate::data::Loss;
+use crate::data::Dataset;
 use crate::error::{Error, Result};
 use crate::fsio;
 use crate::kernel::Stored;
 use crate::method::ferret_k::settings::USUAL_MOMENTUM;
 use crate::method::ferret_k::{Release, Scales, Settings};
 use crate::method::{Method, rates};
-use crate::model::tokenizer::Tokenizer;
 use crate::model::{Config, Weights};
 use crate::optim::Route;
 use crate::progress::Progress;
 use crate::rng::SketchKind;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 /// What only FERRET-k has.
@@ -139,33 +136,21 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
     Ok(Method::FerretK(settings))
 }
 
-/// The method with scales from the public text that --scales-from names, where it does.
+/// The method with scales from the records that --scales-from names, where it does.
 pub(super) fn scaled(
     args: &Args,
     method: Method,
     base: &Weights<Stored>,
-    tokenizer: Option<&Tokenizer>,
+    records: &Dataset,
+    open: impl Fn(&Path) -> Result<Dataset>,
     bars: &Bars,
 ) -> Result<Method> {
     let (Some(path), Method::FerretK(settings)) = (&args.ferret_k.scales_from, &method) else { return Ok(method) };
-    let same = |other: &Path| {
-        path == other || fs::canonicalize(path).ok().is_some_and(|p| fs::canonicalize(other).is_ok_and(|q| p == q))
-    };
-    if same(&args.data.data) {
-        return Err(Error::usage(format!(
-            "--scales-from {} is what is trained on: scales are public, and the promise rests on their coming from other text",
-            path.display()
-        )));
-    }
-    // Scales are public, and so is every token that they come from.
-    let public = open_records(path, Loss::Everything, &base.config, tokenizer)?;
+    // Read as the records are, so that those of the same text have the same tokens.
+    let public = open(path)?;
     bars.begin("gradients of the public text", 0);
-    let weights = match &settings.adapter {
-        Some(adapter) => adapter.attach(base.clone(), settings.seed)?,
-        None => base.clone(),
-    };
-    let tuned = settings.tune.ids(&weights.layout)?;
-    let scales = Scales::measure(weights, &tuned, &public.examples)?;
+    let scales = Scales::measure(settings, base, &public.examples, records.records())
+        .map_err(|e| Error::file(path, e.to_string()))?;
     bars.end();
     if ranks::is_first() && !args.quiet {
         let list: Vec<String> = scales.0.iter().map(i8::to_string).collect();

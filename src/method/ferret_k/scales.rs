@@ -6,15 +6,16 @@
 //! U g    sum over tensors of s_t U_t g_t, then clipping and noise in R^k
 //! Uᵀ b   s_t U_tᵀ b in tensor t, with the same s_t
 //! ```
-//! Tensors whose gradients are small then have more of a say in what is asked, and move further. What all exponents have in common counts in nothing but the roundings:
-//! steps are as long as without scales ([`Plan`](super::Plan)). Clipping comes after, so that the guarantee holds for any scales that are public: chosen from public
+//! Tensors whose gradients are small then have more of a say in what is asked, and move further. What all exponents have in common lengthens sketches before they are
+//! clipped, and no step ([`Plan`](super::Plan)). Clipping comes after, so that the guarantee holds for any scales that are public: chosen from public
 //! text and the base model, never from the records.
 
+use super::Settings;
 use crate::backend::{Cpu, Memory};
-use crate::data::{Example, batches};
+use crate::data::{Example, batches, shared};
 use crate::error::{Error, Result};
 use crate::grad::Sum;
-use crate::kernel::Stored;
+use crate::kernel::{Scalars, Stored};
 use crate::model::{Decoder, ParamId, Reduction, Weights};
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +71,7 @@ impl Scales {
         )))
     }
 
-    /// Those of tensors with mean squares v, each of so many elements: shared exponents are such that the mean of s² over all elements is nearest 1. A tensor without
+    /// Those of tensors with mean squares v, each of so many elements: the shared exponent is such that the mean of s² over all elements is nearest 1. A tensor without
     /// a gradient has the largest there is.
     pub fn of_moments(moments: &[(f64, usize)]) -> Result<Self> {
         if moments.iter().any(|(v, _)| !v.is_finite() || *v < 0.0) {
@@ -96,8 +97,33 @@ impl Scales {
         Ok(Self(shared.min_by(|a, b| square(a).total_cmp(&square(b))).expect("at least one")))
     }
 
-    /// Those of the tensors `tuned` from the gradients of `weights` on the first records of a public text. On the CPU: the same at any number of threads.
-    pub fn measure(weights: Weights<impl Into<Stored>>, tuned: &[ParamId], public: &[Example]) -> Result<Self> {
+    /// Those of what a run tunes, from the gradients of its `base` on the first records of a public text; refused where one of its own `records`, each by itself, is
+    /// among that text. On the CPU: the same at any number of threads.
+    pub fn measure(
+        settings: &Settings,
+        base: &Weights<impl Scalars>,
+        public: &[Example],
+        records: &[Example],
+    ) -> Result<Self> {
+        match shared(records, public) {
+            0 => {}
+            n => {
+                return Err(Error::usage(format!(
+                    "{n} of the {} records that scales are to come from are trained on too: scales are public, and the promise rests on \
+                     their coming from other text",
+                    public.len()
+                )));
+            }
+        }
+        let weights = match &settings.adapter {
+            Some(adapter) => adapter.attach(base.clone(), settings.seed)?,
+            None => base.clone(),
+        };
+        let tuned = settings.tune.ids(&weights.layout)?;
+        Self::at(weights, &tuned, public)
+    }
+
+    fn at(weights: Weights<impl Into<Stored>>, tuned: &[ParamId], public: &[Example]) -> Result<Self> {
         let decoder = Decoder::new(Cpu::<f32>::new(), weights)?;
         let (b, layout) = (&decoder.backend, &decoder.layout);
         let mut squares = vec![0.0f64; tuned.len()];
