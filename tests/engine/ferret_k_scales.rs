@@ -4,7 +4,8 @@ use crate::common::{in_pool, weights};
 use crate::ferret_k::{records, run, scale, settings, shape};
 use ferret::data::Example;
 use ferret::method::ferret_k::{Scales, Settings};
-use ferret::method::Record;
+use ferret::method::{Record, Tune};
+use ferret::model::Adapter;
 use ferret::privacy::statement::Circumstances;
 
 fn measure(s: &Settings, public: &[Example], own: &[Example]) -> Result<Scales, String> {
@@ -50,6 +51,32 @@ fn text_that_is_trained_on_gives_no_scales() {
     let mut other = own[1].clone();
     other.learn[1] = false;
     assert!(other.targets() > 0 && measure(&s, &[other], &own).is_err());
+}
+
+/// Half of a fresh adapter has no gradient, because the other half is 0: were its scale the largest there is, steps would be spent on it.
+#[test]
+fn the_silent_half_of_an_adapter_has_no_say() {
+    let (public, own) = (records(60, 7), records(40, 2));
+    let adapter = Adapter { rank: 2, alpha: 6.0, targets: vec!["c_attn".into(), "mlp.c_proj".into()] };
+    let tune: Tune = "lora".parse().unwrap();
+    let s = settings(|s| (s.tune, s.adapter) = (tune.clone(), Some(adapter.clone())));
+    let scales = measure(&s, &public, &own).unwrap();
+    let adapted = adapter.attach(weights(shape(), 1), s.seed).unwrap();
+    let tuned = tune.ids(&adapted.layout).unwrap();
+    assert_eq!(scales.0.len(), tuned.len());
+    let (mut silent, mut least, mut most) = (0, 0, 0);
+    for (p, e) in tuned.iter().zip(&scales.0) {
+        // Side B begins at 0.
+        match adapted.tensors[p.0].iter().any(|x| *x != 0.0) {
+            true => {
+                assert_eq!(*e, 0);
+                silent += 1;
+            }
+            false => (least, most) = (least.min(*e), most.max(*e)),
+        }
+    }
+    assert_eq!(2 * silent, tuned.len());
+    assert!((-8..=0).contains(&least) && (0..=8).contains(&most), "{scales:?}");
 }
 
 /// Whoever states the run again finds the assumption; a statement that leaves it out is not the run's, and one of a run without scales does not have it.

@@ -9,6 +9,8 @@
 //! Tensors whose gradients are small then have more of a say in what is asked, and move further. What all exponents have in common lengthens sketches before they are
 //! clipped, and no step ([`Plan`](super::Plan)). Clipping comes after, so that the guarantee holds for any scales that are public: chosen from public
 //! text and the base model, never from the records.
+//!
+//! A tensor without a gradient there says nothing, and has s = 1: half of a fresh adapter's, whose other half is 0.
 
 use super::Settings;
 use crate::backend::{Cpu, Memory};
@@ -72,7 +74,7 @@ impl Scales {
     }
 
     /// Those of tensors with mean squares v, each of so many elements: the shared exponent is such that the mean of s² over all elements is nearest 1. A tensor without
-    /// a gradient has the largest there is.
+    /// a gradient has s = 1.
     pub fn of_moments(moments: &[(f64, usize)]) -> Result<Self> {
         if moments.iter().any(|(v, _)| !v.is_finite() || *v < 0.0) {
             return Err(Error::usage(
@@ -86,7 +88,8 @@ impl Scales {
         };
         let at = |shared: f64| -> Vec<i8> {
             let end = f64::from(MOST_MEASURED);
-            logs.iter().map(|x| (x - shared).round().clamp(-end, end) as i8).collect()
+            let of = |x: f64| if x.is_finite() { (x - shared).round().clamp(-end, end) as i8 } else { 0 };
+            logs.iter().map(|&x| of(x)).collect()
         };
         let square = |exponents: &[i8]| {
             let all: usize = moments.iter().map(|m| m.1).sum();
@@ -165,9 +168,12 @@ mod tests {
         let scales = Scales::of_moments(&moments).unwrap();
         let e = &scales.0;
         // Ratios of v^(-1/4): 2^(4/4) for the second, none for the third, once rounded; the last is at the end.
-        assert_eq!((e[1] - e[0], e[2] - e[0], e[3]), (4, 0, 16));
+        assert_eq!((e[1] - e[0], e[2] - e[0], e[3]), (4, 0, 0));
         let square: f64 = scales.factors().zip(moments).map(|(s, m)| f64::from(s).powi(2) * m.1 as f64).sum();
         assert!((square / 1511.0).log2().abs() <= 0.3, "{square}");
+        // However large what has no gradient is: as half of a fresh adapter is.
+        let half = Scales::of_moments(&[(0.0, 1 << 20), (2f64.powi(-30), 1000), (2f64.powi(-34), 1000)]).unwrap();
+        assert!(half.0[0] == 0 && half.0[2] - half.0[1] == 4 && half.0[1] <= 0 && half.0[2] >= 0, "{half:?}");
         // What all have in common is of no account.
         let louder: Vec<(f64, usize)> = moments.iter().map(|m| (m.0 * 2f64.powi(30), m.1)).collect();
         assert_eq!(Scales::of_moments(&louder).unwrap(), scales);
