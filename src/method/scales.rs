@@ -1,18 +1,19 @@
-//! Public scales on U: entries of ±s in place of ±1, one s for each tuned tensor.
+//! Public scales: a number s for each tuned tensor, which its gradient is multiplied by before anything is clipped.
 //!
 //! ```text
 //! v_t    mean square of an element of tensor t's gradient, on public text, at the base model
 //! s_t    v_t^(-1/4), rounded to a power 2^(e_t / 4): e_t = -log2 v_t, a whole number, less one that all tensors share
-//! U g    sum over tensors of s_t U_t g_t, then clipping and noise in R^k
-//! Uᵀ b   s_t U_tᵀ b in tensor t, with the same s_t
+//!
+//! FERRET-k    U g = sum over tensors of s_t U_t g_t, entries of ±s in place of ±1; then clipping and noise in R^k, and s_t U_tᵀ b in tensor t
+//! DPSGD       clipping and noise of s_t g_t; then s_t times what is released of tensor t
 //! ```
-//! Tensors whose gradients are small then have more of a say in what is asked, and move further. What all exponents have in common lengthens sketches before they are
-//! clipped, and no step ([`Plan`](super::Plan)). Clipping comes after, so that the guarantee holds for any scales that are public: chosen from public
-//! text and the base model, never from the records.
+//! Tensors whose gradients are small then have more of a say in what is asked, and less noise in proportion. What all exponents have in common lengthens what is
+//! clipped, and no step of FERRET-k ([`Plan`](super::ferret_k::Plan)). Clipping comes after, and the second factor is post-processing, so that the guarantee holds for any
+//! scales that are public: chosen from public text and the base model, never from the records.
 //!
 //! A tensor without a gradient there says nothing, and has s = 1: half of a fresh adapter's, whose other half is 0.
 
-use super::Settings;
+use super::Method;
 use crate::backend::{Cpu, Memory};
 use crate::data::{Example, batches, shared};
 use crate::error::{Error, Result};
@@ -33,6 +34,45 @@ const BATCHES: usize = 80;
 
 /// 2^(0/4), 2^(1/4), 2^(2/4) and 2^(3/4): the nearest numbers of single precision.
 const ROOTS: [f32; 4] = [1.0, 1.189_207_1, std::f32::consts::SQRT_2, 1.681_792_9];
+
+/// What a run that has scales rests on; `on` says on what.
+pub(super) fn are_public(on: &str) -> String {
+    format!(
+        "The scales on {on}, one number for each tuned tensor, are settings, and public: they were chosen from public text or the base model, never from the records."
+    )
+}
+
+/// What a user should know before such a run.
+pub(super) fn note(has: &str) -> String {
+    format!(
+        "{has} scales, one for each tuned tensor: the promise holds if they come from public text or the base model, never from the records"
+    )
+}
+
+impl Method {
+    /// Its scales, where it has any.
+    pub fn scales(&self) -> Option<&Scales> {
+        match self {
+            Self::Ferret(_) => None,
+            Self::FerretK(s) => s.scales.as_ref(),
+            Self::Dense(s) => s.scales.as_ref(),
+        }
+    }
+
+    /// The same with these scales, if they suit it.
+    pub fn with_scales(mut self, scales: Scales) -> Result<Self> {
+        match &mut self {
+            Self::Ferret(_) => return Err(Error::usage(MISPLACED)),
+            Self::FerretK(s) => s.scales = Some(scales),
+            Self::Dense(s) => s.scales = Some(scales),
+        }
+        self.check()?;
+        Ok(self)
+    }
+}
+
+/// Why scales are refused.
+pub(super) const MISPLACED: &str = "`scales` belong to ferret-k and dpsgd, which clip what they are on: leave them out";
 
 /// e of every tuned tensor, in the layout's order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,10 +140,18 @@ impl Scales {
         Ok(Self(shared.min_by(|a, b| square(a).total_cmp(&square(b))).expect("at least one")))
     }
 
+    /// s of every tensor of a layout of so many; 0 where it is not tuned.
+    pub fn by_tensor(&self, tensors: usize, tuned: &[ParamId]) -> Result<Vec<f32>> {
+        self.check_count(tuned.len())?;
+        let mut all = vec![0.0; tensors];
+        tuned.iter().zip(self.factors()).for_each(|(p, s)| all[p.0] = s);
+        Ok(all)
+    }
+
     /// Those of what a run tunes, from the gradients of its `base` on the first records of a public text; refused where one of its own `records`, each by itself, is
     /// among that text. On the CPU: the same at any number of threads.
     pub fn measure(
-        settings: &Settings,
+        method: &Method,
         base: &Weights<impl Scalars>,
         public: &[Example],
         records: &[Example],
@@ -118,11 +166,11 @@ impl Scales {
                 )));
             }
         }
-        let weights = match &settings.adapter {
-            Some(adapter) => adapter.attach(base.clone(), settings.seed)?,
+        let weights = match method.adapter() {
+            Some(adapter) => adapter.attach(base.clone(), method.common().seed)?,
             None => base.clone(),
         };
-        let tuned = settings.tune.ids(&weights.layout)?;
+        let tuned = method.tune().ids(&weights.layout)?;
         Self::at(weights, &tuned, public)
     }
 

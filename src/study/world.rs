@@ -4,7 +4,7 @@ use crate::audit::one_run;
 use crate::audit::stats::SeededRng;
 use crate::data::{self, Example, LoadOptions, Loss, records, synthetic};
 use crate::error::{Error, Result};
-use crate::method::ferret_k::{self, Scales};
+use crate::method::{Method, Scales};
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use std::path::Path;
@@ -83,8 +83,8 @@ impl World {
         Ok(Self::tossed(base, examples, tuning, seed))
     }
 
-    /// Scales on the sketch of a run of FERRET-k, from the program's own public text: no record has a part in them.
-    pub fn scales(&self, settings: &ferret_k::Settings) -> Result<Scales> {
+    /// Scales for a run of `method`, from the program's own public text: no record has a part in them.
+    pub fn scales(&self, method: &Method) -> Result<Scales> {
         let tokenizer = Tokenizer::from_folder(&self.base.folder)?.ok_or_else(|| {
             Error::usage(
                 "the model has no tokenizer, which the public text of rows with scales needs: leave them out by `only`",
@@ -95,7 +95,7 @@ impl World {
         let records: String = lines.map(|line| serde_json::json!({ "text": line }).to_string() + "\n").collect();
         let options = LoadOptions::new(&self.base.weights.config);
         let public = records::load(Path::new("public"), &records, Some(&tokenizer), &options)?;
-        Scales::measure(settings, &self.base.weights, &public.examples, &self.members)
+        Scales::measure(method, &self.base.weights, &public.examples, &self.members)
     }
 
     /// The members that a coin chose.

@@ -3,13 +3,13 @@
 use crate::common::{in_pool, weights};
 use crate::ferret_k::{records, run, scale, settings, shape};
 use ferret::data::Example;
-use ferret::method::ferret_k::{Scales, Settings};
-use ferret::method::{Record, Tune};
+use ferret::method::ferret_k::Settings;
+use ferret::method::{Method, Record, Scales, Tune};
 use ferret::model::Adapter;
 use ferret::privacy::statement::Circumstances;
 
 fn measure(s: &Settings, public: &[Example], own: &[Example]) -> Result<Scales, String> {
-    Scales::measure(s, &weights(shape(), 1), public, own).map_err(|e| e.to_string())
+    Scales::measure(&Method::FerretK(s.clone()), &weights(shape(), 1), public, own).map_err(|e| e.to_string())
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod clip_bound;
 mod compressed;
 mod decoder;
 mod dense;
+mod dense_scales;
 mod families;
 mod ferret;
 mod ferret_k;

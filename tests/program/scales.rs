@@ -70,7 +70,7 @@ fn a_run_with_scales_from_public_text_is_replayed_verified_and_states_what_it_re
         let verify = || verb(&["verify", out.to_str().unwrap(), "--base", TINY, "--json"]);
         let verified = ok(verify());
         assert_eq!((&verified["verified"], &verified["replayed"]), (&json!(true), &json!(true)));
-        assert!(verified["not_checkable"].to_string().contains("that the scales on the sketch came from public text"));
+        assert!(verified["not_checkable"].to_string().contains("that the scales came from public text"));
         let (path, page) = (out.join("privacy.json"), out.join("PRIVACY.md"));
         let (stated, said) = (read(&path), read(&page));
         assert!(
@@ -112,6 +112,51 @@ fn a_run_with_scales_resumes_to_the_same_bits_and_not_with_others() {
     says(&train("ferret-k", &data, &out, &other).output().unwrap(), "was begun with scales [");
     let none = [&fixed[..], &on].concat();
     says(&train("ferret-k", &data, &out, &none).output().unwrap(), "now it is by default");
+}
+
+#[test]
+fn dpsgd_takes_the_same_scales_and_says_what_it_rests_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (data, public) = (records(dir.path(), "records.jsonl", 3, 3), records(dir.path(), "public.jsonl", 5, 5));
+    let public = public.to_str().unwrap();
+    let fixed = ["--insecure-seed", "1", "--threads", "1", "--learning-rate", "1e-3"];
+    let run = |method: &str, name: &str, extra: &[&str]| {
+        let out = dir.path().join(name);
+        ok(train(method, &data, &out, &[&fixed[..], extra].concat()).output().unwrap());
+        out
+    };
+    let out = run("dpsgd", "tuned", &["--scales-from", public]);
+    let record = json_of(&out.join("run.json"));
+    let sketched = json_of(&run("ferret-k", "sketched", &["--scales-from", public]).join("transcript.json"));
+    let scales = &record["settings"]["scales"];
+    assert_eq!((&record["version"], scales), (&json!(3), &sketched["settings"]["scales"]));
+    let list: Vec<String> = scales.as_array().unwrap().iter().map(Value::to_string).collect();
+    let given = format!("--scales={}", list.join(","));
+    let (same, bare) = (run("dpsgd", "given", &[&given]), run("dpsgd", "bare", &[]));
+    for file in ["model.safetensors", "run.json", "privacy.json"] {
+        let bytes = |dir: &Path| std::fs::read(dir.join(file)).unwrap();
+        assert!(bytes(&out) == bytes(&same) && bytes(&out) != bytes(&bare), "{file}");
+    }
+    assert_eq!(json_of(&bare.join("run.json"))["version"], 2);
+    // The promise is as without them.
+    assert_eq!(json_of(&out.join("privacy.json"))["claims"], json_of(&bare.join("privacy.json"))["claims"]);
+    let verify = || verb(&["verify", out.to_str().unwrap(), "--base", TINY, "--json"]);
+    let verified = ok(verify());
+    assert!(verified["not_checkable"].to_string().contains("that the scales came from public text"), "{verified}");
+    let assumed = ASSUMED.replace("on the sketch", "on gradients");
+    assert!(read(&out.join("PRIVACY.md")).contains(&assumed) && !read(&bare.join("PRIVACY.md")).contains(&assumed));
+    // A record that leaves them out does not fit the statement, and one of another version not itself.
+    let (path, mut less) = (out.join("run.json"), record);
+    less["settings"].as_object_mut().unwrap().remove("scales");
+    std::fs::write(&path, less.to_string()).unwrap();
+    says(&verify(), "version 3 is not that of its settings");
+    less["version"] = 2.into();
+    std::fs::write(&path, less.to_string()).unwrap();
+    says(&verify(), "assumptions says");
+    says(
+        &train("dpsgd", &data, &dir.path().join("own"), &["--scales-from", data.to_str().unwrap()]).output().unwrap(),
+        "are trained on too",
+    );
 }
 
 #[test]
@@ -184,10 +229,12 @@ fn what_gives_no_scales_gets_a_sentence_and_no_folder() {
         says(&train("ferret-k", &data, &out, extra).output().unwrap(), &sentence.replace("`scales`", "--scales"));
         assert!(!out.exists(), "{extra:?}");
     }
-    for method in ["nonprivate", "signsgd", "ferret-max"] {
+    for method in ["dp-signsgd", "nonprivate", "signsgd", "ferret-max"] {
         for extra in [["--scales-from", public], ["--scales", "0"]] {
-            let mut command = train(method, &data, &out, &extra);
-            says(&command.output().unwrap(), "belongs to ferret-k");
+            let mut command = Command::new(env!("CARGO_BIN_EXE_ferret"));
+            command.args(["train", "--method", method, "--model", TINY, "--data", data.to_str().unwrap()]);
+            command.args(["--out", out.to_str().unwrap()]).args(extra);
+            says(&command.output().unwrap(), "--scales");
             assert!(!out.exists(), "{extra:?}");
         }
     }

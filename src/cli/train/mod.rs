@@ -4,6 +4,7 @@ mod dense;
 mod ferret;
 mod ferret_k;
 mod resume;
+mod scales;
 mod shard;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
@@ -275,7 +276,7 @@ impl Args {
             return Err(Error::usage(format!("--batch {} of {n} records: give 1 to all of them", self.batch)));
         }
         let method = settings(self, config, n, bars)?;
-        let method = ferret_k::scaled(self, method, &base.weights, &records, open, bars)?;
+        let method = scales::scaled(self, method, &base.weights, &records, open, bars)?;
         Ok(Request {
             base,
             records,
