@@ -92,7 +92,8 @@ fn a_run_with_scales_resumes_to_the_same_bits_and_not_with_others() {
     let (data, public) = (records(dir.path(), "records.jsonl", 3, 3), records(dir.path(), "public.jsonl", 5, 5));
     let fixed = ["--insecure-seed", "1", "--checkpoint-every", "1", "--bits-per-step", "128", "--threads", "1"];
     let scaled = [&fixed[..], &["--scales-from", public.to_str().unwrap()]].concat();
-    resume_to_the_same_files(dir.path(), 4, |out, more| train("ferret-k", &data, out, &[&scaled[..], more].concat()));
+    let longer = [&scaled[..], &["--epochs", "6"]].concat();
+    resume_to_the_same_files(dir.path(), 10, |out, more| train("ferret-k", &data, out, &[&longer[..], more].concat()));
     // Stopped by hand, with other public text, or none, it is another run.
     let out = dir.path().join("cut");
     let mut child = train("ferret-k", &data, &out, &[&scaled[..], &["--epochs", "200"]].concat())
@@ -157,6 +158,27 @@ fn dpsgd_takes_the_same_scales_and_says_what_it_rests_on() {
         &train("dpsgd", &data, &dir.path().join("own"), &["--scales-from", data.to_str().unwrap()]).output().unwrap(),
         "are trained on too",
     );
+}
+
+/// Both with scales from the program's own public text, and each held against the other with scales and without.
+#[cfg(feature = "embedded")]
+#[test]
+fn a_study_compares_scaled_rows_with_dpsgds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (grid, out) = (dir.path().join("grid.toml"), dir.path().join("out"));
+    let text = "kind = \"ferret-k\"\nbits = []\ncandidates = 80\nbatches = [10]\nepochs = [1]\nbudgets = [1.0]\nseeds = 1\nlearning_rates = 1\n\
+                only = [\"DPSGD\", \"DPSGD, scaled\", \"FERRET-k, 16 KB\", \"FERRET-k, 16 KB, scaled\"]\n";
+    std::fs::write(&grid, text).unwrap();
+    let args = ["study", "--grid", grid.to_str().unwrap(), "--out", out.to_str().unwrap(), "--jobs", "1", "--quiet"];
+    let output = verb(&args);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let page = read(&out.join("index.html"));
+    for said in ["a step reached perplexity", "a step and scales reached perplexity"] {
+        assert!(page.contains(said), "{said}");
+    }
+    let sentences: Vec<&str> = page.split("At (1, ").filter(|part| part.contains("KB, DPSGD with scales ")).collect();
+    assert!(!sentences.is_empty() && sentences.iter().all(|s| s.contains("and scales reached")), "{sentences:?}");
+    assert!(read(&out.join("tables.txt")).contains("DPSGD, scaled"));
 }
 
 #[test]
