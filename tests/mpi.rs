@@ -162,6 +162,8 @@ fn ferret_and_ferret_k_give_the_bytes_of_one_process_at_any_number_of_ranks() {
     // So many sums that each rank adds up a part of them.
     let wide = [&many[..], &["--bits-per-step", "9001"]].concat();
     let signs = [&many[..], &["--release", "sign"]].concat();
+    // Each rank finds the scales for itself.
+    let scaled = [&many[..], &["--scales-from", held_out]].concat();
     for (name, method) in [
         ("plain", plain),
         ("bits", bits),
@@ -169,6 +171,7 @@ fn ferret_and_ferret_k_give_the_bytes_of_one_process_at_any_number_of_ranks() {
         ("ferret-k", many),
         ("ferret-k-wide", wide),
         ("ferret-k-signs", signs),
+        ("ferret-k-scaled", scaled),
     ] {
         let one = dir.path().join(name);
         let summary = ok(end(alone(&train(&data, &one, &method))));

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::fsio;
 use crate::model::config::Config;
 use crate::model::tokenizer::Tokenizer;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 pub use digest::examples_sha256;
@@ -213,6 +213,12 @@ impl Dataset {
         }
         notes
     }
+}
+
+/// How many of `others` are among `records`, token by token. What has no token to predict is as good as not there.
+pub fn shared(records: &[Example], others: &[Example]) -> usize {
+    let known: HashSet<&[u32]> = records.iter().map(|e| &e.ids[..]).collect();
+    others.iter().filter(|e| e.targets() > 0 && known.contains(&e.ids[..])).count()
 }
 
 /// Read `path`: `embedded` ([`synthetic::Request`]), JSON lines or a JSON array (`.jsonl`, `.ndjson`, `.json`; see [`records`]) or plain text

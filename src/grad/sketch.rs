@@ -15,6 +15,7 @@
 //! Deliveries of a tied parameter share its buckets, signs and scale, and add up. How they are added up is the backend's
 //! ([`Sketches`](crate::backend::Sketches)).
 
+use super::scaled::times;
 use crate::backend::Backend;
 use crate::error::Result;
 use crate::model::{GradSink, Layout, ParamId, Rows, Slot};
@@ -50,48 +51,23 @@ impl<'a, B: Backend> Sketch<'a, B> {
     }
 }
 
-/// dy times the scale that U has for `p`: what a tensor delivers is linear in it.
-fn scaled<'d, B: Backend>(b: &B, sketch: &StepSketch, p: ParamId, dy: &'d B::Tensor) -> Scaled<'d, B::Tensor> {
-    match sketch.scale(p.0) {
-        None => Scaled::Own(dy),
-        Some(s) => Scaled::Times(b.scaled(dy, s)),
-    }
-}
-
-/// A tensor as it was delivered, or a multiple of it.
-enum Scaled<'d, T> {
-    Own(&'d T),
-    Times(T),
-}
-
-impl<T> std::ops::Deref for Scaled<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        match self {
-            Self::Own(dy) => dy,
-            Self::Times(dy) => dy,
-        }
-    }
-}
-
 impl<B: Backend> GradSink<B> for Sketch<'_, B> {
     fn wants(&self, p: ParamId) -> bool {
         self.wants[p.0]
     }
 
     fn outer(&mut self, b: &B, p: ParamId, x: Slot<B>, dy: Slot<B>, rows: Rows) {
-        let dy = scaled(b, self.sketch, p, dy.get());
-        b.sketch_outer(self.sketch, p.0, x.get(), &dy, rows.segments, rows.samples.start, &mut self.sums);
+        let dy = times(b, self.sketch.scale(p.0), dy);
+        b.sketch_outer(self.sketch, p.0, x.get(), dy.get(), rows.segments, rows.samples.start, &mut self.sums);
     }
 
     fn rows(&mut self, b: &B, p: ParamId, ids: &[u32], dy: Slot<B>, rows: Rows) {
-        let dy = scaled(b, self.sketch, p, dy.get());
-        b.sketch_rows(self.sketch, p.0, ids, &dy, rows.segments, rows.samples.start, &mut self.sums);
+        let dy = times(b, self.sketch.scale(p.0), dy);
+        b.sketch_rows(self.sketch, p.0, ids, dy.get(), rows.segments, rows.samples.start, &mut self.sums);
     }
 
     fn vector(&mut self, b: &B, p: ParamId, dy: Slot<B>, rows: Rows) {
-        let dy = scaled(b, self.sketch, p, dy.get());
-        b.sketch_vector(self.sketch, p.0, &dy, rows.segments, rows.samples.start, &mut self.sums);
+        let dy = times(b, self.sketch.scale(p.0), dy);
+        b.sketch_vector(self.sketch, p.0, dy.get(), rows.segments, rows.samples.start, &mut self.sums);
     }
 }

@@ -12,7 +12,7 @@ use super::folder::{Call, Folder, Stage, Terms, stage};
 use super::list::Method;
 use super::shards::{self, Begin};
 use crate::backend::Backend;
-use crate::data::{Dataset, Example, examples_sha256};
+use crate::data::{Dataset, Example, examples_sha256, shared};
 use crate::error::{Error, Result};
 use crate::kernel::Stored;
 use crate::model::checkpoint::{self, Checkpoint};
@@ -22,7 +22,6 @@ use crate::ranks::{Ranks, broadcast};
 use crate::rng::Secret;
 use serde_json::{Value, json};
 use share::StateFolder;
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use work::Work;
@@ -314,8 +313,7 @@ fn difference(then: &Method, now: &Method) -> String {
 
 /// Refuse held-out records that are trained on, each by itself, whoever's they are: what is reported on them would be published about the others.
 fn apart(records: &[Example], held_out: &[Example]) -> Result<()> {
-    let trained: HashSet<&[u32]> = records.iter().map(|e| &e.ids[..]).collect();
-    match held_out.iter().filter(|e| trained.contains(&e.ids[..])).count() {
+    match shared(records, held_out) {
         0 => Ok(()),
         n => Err(Error::usage(format!(
             "{n} of the {} records to evaluate on are trained on too: their loss would be published, and no promise covers it; \

@@ -87,6 +87,9 @@ pub fn verify(dir: &Path, base: &mut Checkpoint<impl Scalars>, progress: &dyn Pr
     }
     let statement = statement(dir, |stated| record.restate(&found.layout, stated))?;
     let (releases, mut not_checkable) = not_checkable(&record);
+    if record.method().scales().is_some() {
+        not_checkable.push("that the scales came from public text or the base model, and not from the records".into());
+    }
     not_checkable.extend(never_checkable(statement.as_ref()));
     let mut verified = Verification {
         verified: true,
@@ -204,18 +207,12 @@ fn not_checkable(record: &Record) -> (u64, Vec<String>) {
             (transcript.releases.len() as u64, out)
         }
         Record::FerretK(transcript) => {
-            let mut out = vec![
+            let out = vec![
                 "that batches were drawn, sketches clipped and noise added with a secret key that nobody kept".into(),
                 "that the records moved what was released, and nothing else: whoever writes a transcript chooses it, and it can carry any \
                  message as long as it is"
                     .into(),
             ];
-            if transcript.settings.scales.is_some() {
-                out.push(
-                    "that the scales on the sketch came from public text or the base model, and not from the records"
-                        .into(),
-                );
-            }
             (transcript.releases.len() as u64, out)
         }
         Record::Dense(run) => {

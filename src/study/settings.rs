@@ -60,6 +60,7 @@ pub fn dense(c: &Choices, method: dense::Method) -> dense::Settings {
         method,
         tune: Tune::default(),
         adapter: None,
+        scales: None,
         records: c.records,
         batch: c.batch,
         epochs: c.epochs,

@@ -169,6 +169,11 @@ pub enum Goal {
         /// The eps; delta is the study's.
         eps: f64,
     },
+    /// DPSGD at (eps, delta), with scales from public text, one for each tensor.
+    DpsgdScaled {
+        /// The eps; delta is the study's.
+        eps: f64,
+    },
     /// The signs of what DPSGD would apply, at (eps, delta).
     DpSignsgd {
         /// The eps; delta is the study's.
@@ -245,7 +250,7 @@ impl Spec {
                 }
             }
             Goal::FerretK(sketches) => sketches.eps = 0.0,
-            Goal::Dpsgd { eps } => *eps = 0.0,
+            Goal::Dpsgd { eps } | Goal::DpsgdScaled { eps } => *eps = 0.0,
             Goal::DpsgdWithin { nats } | Goal::FerretKWithin { nats } => *nats = 0.0,
             // How many bits a batch has depends on the budget.
             Goal::Within { nats, counted } if *counted != Counting::Flipped => *nats = 0.0,
@@ -295,13 +300,9 @@ impl Spec {
             Goal::DpsgdWithin { nats } => Some(Method::Dense(settings::dpsgd_within(&passes, *nats)?)),
             Goal::FerretKWithin { nats } => Some(Method::FerretK(settings::ferret_k_within(&passes, *nats)?)),
             Goal::FerretK(sketches) => {
-                let mut s = settings::ferret_k(&passes, sketches, calibrated, self.delta)?;
-                if sketches.scaled {
-                    s.scales = Some(world.scales(tuned)?);
-                }
-                Some(Method::FerretK(s))
+                Some(Method::FerretK(settings::ferret_k(&passes, sketches, calibrated, self.delta)?))
             }
-            Goal::Dpsgd { eps } => {
+            Goal::Dpsgd { eps } | Goal::DpsgdScaled { eps } => {
                 Some(Method::Dense(settings::dpsgd(&matched, calibrated.then_some(*eps), self.delta)?))
             }
             Goal::DpSignsgd { eps } => {
@@ -314,7 +315,11 @@ impl Spec {
             }
             Goal::Qsgd => Some(Method::Dense(settings::dense(&matched, dense::Method::Qsgd { bits: 8 }))),
         };
-        let method = method.map(|m| self.subset.of(m)).transpose()?;
+        let mut method = method.map(|m| self.subset.of(m)).transpose()?;
+        if matches!(self.method, Goal::FerretK(Sketches { scaled: true, .. }) | Goal::DpsgdScaled { .. }) {
+            let scaled = |m: Method| world.scales(&m).and_then(|scales| m.with_scales(scales));
+            method = method.map(scaled).transpose()?;
+        }
         Ok(Arm { name: self.row.clone(), method, delta: self.delta })
     }
 
@@ -336,9 +341,10 @@ impl Spec {
             }
             Goal::Ferret(reading) => (reading.nats, "nats"),
             Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } | Goal::FerretKWithin { nats } => (*nats, "nats"),
-            Goal::FerretK(Sketches { eps, .. }) | Goal::Dpsgd { eps } | Goal::DpSignsgd { eps } => {
-                (*eps, "eps at delta")
-            }
+            Goal::FerretK(Sketches { eps, .. })
+            | Goal::Dpsgd { eps }
+            | Goal::DpsgdScaled { eps }
+            | Goal::DpSignsgd { eps } => (*eps, "eps at delta"),
         }
     }
 }

@@ -4,8 +4,7 @@ use crate::audit::one_run;
 use crate::audit::stats::SeededRng;
 use crate::data::{self, Example, LoadOptions, Loss, records, synthetic};
 use crate::error::{Error, Result};
-use crate::method::ferret_k::Scales;
-use crate::model::ParamId;
+use crate::method::{Method, Scales};
 use crate::model::checkpoint::{self, Checkpoint};
 use crate::model::tokenizer::Tokenizer;
 use std::path::Path;
@@ -84,16 +83,19 @@ impl World {
         Ok(Self::tossed(base, examples, tuning, seed))
     }
 
-    /// Scales on FERRET-k's sketch for the tensors `tuned`, from the program's own public text: no record has a part in them.
-    pub fn scales(&self, tuned: &[ParamId]) -> Result<Scales> {
-        let tokenizer = Tokenizer::from_folder(&self.base.folder)?
-            .ok_or_else(|| Error::usage("the model has no tokenizer, which the public text needs"))?;
+    /// Scales for a run of `method`, from the program's own public text: no record has a part in them.
+    pub fn scales(&self, method: &Method) -> Result<Scales> {
+        let tokenizer = Tokenizer::from_folder(&self.base.folder)?.ok_or_else(|| {
+            Error::usage(
+                "the model has no tokenizer, which the public text of rows with scales needs: leave them out by `only`",
+            )
+        })?;
         let text = synthetic::public_text(synthetic::SEED, synthetic::Public::Train, PARAGRAPHS);
         let lines = text.lines().filter(|line| !line.trim().is_empty());
         let records: String = lines.map(|line| serde_json::json!({ "text": line }).to_string() + "\n").collect();
         let options = LoadOptions::new(&self.base.weights.config);
         let public = records::load(Path::new("public"), &records, Some(&tokenizer), &options)?;
-        Scales::measure(self.base.weights.clone(), tuned, &public.examples)
+        Scales::measure(method, &self.base.weights, &public.examples, &self.members)
     }
 
     /// The members that a coin chose.

@@ -8,7 +8,7 @@
 use crate::common::gpus;
 use crate::common::{Random, config, weights};
 use ferret::backend::{Backend, Cpu};
-use ferret::grad::{ClipFunction, Clipping, Norms, Partition, Sum};
+use ferret::grad::{ClipFunction, Clipping, Norms, Partition, Scaled, Sum};
 use ferret::model::{Batch, Config, Decoder, GradSink, Layout, ParamId, Reduction, Rows, Slot, Weights};
 use ferret::ops::Segments;
 
@@ -180,9 +180,14 @@ fn check<B: Backend>(b: &B, layout: &Layout, record: &Recorder, bound: f64, labe
 fn everywhere(weights: &Weights, batch: &Batch, label: &str) {
     fn on<B: Backend + Clone>(b: &B, weights: &Weights, batch: &Batch, label: &str) {
         let decoder = Decoder::new(b.clone(), weights.clone()).unwrap();
-        let mut record = Recorder(Vec::new());
-        decoder.backward(batch, &batch.weights(Reduction::SampleSum), &mut record);
-        check(b, &decoder.layout, &record, 1.0, label);
+        // Of tensors as they are, and of tensors times public scales.
+        let scales: Vec<f32> = (0..decoder.layout.len()).map(|p| [1.0, 37.0, 1e-3, 16.0, 0.7][p % 5]).collect();
+        for scales in [None, Some(&scales[..])] {
+            let mut record = Recorder(Vec::new());
+            let mut sink = Scaled::new(&mut record, scales);
+            decoder.backward(batch, &batch.weights(Reduction::SampleSum), &mut sink);
+            check(b, &decoder.layout, &record, 1.0, &format!("{label}, scaled: {}", scales.is_some()));
+        }
     }
     on(&Cpu::<f32>::new(), weights, batch, &format!("{label}, cpu"));
     for (gpu, what) in gpus().iter().zip(["gpu", "gpu in windows"]) {

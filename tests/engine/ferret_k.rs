@@ -5,8 +5,8 @@ use ferret::backend::Cpu;
 use ferret::data::{Example, batches};
 use ferret::grad::PerSample;
 use ferret::method::dense::ClipFunction;
-use ferret::method::ferret_k::{Plan, Release, Releases, Scales, Settings, Trainer, Transcript, replay};
-use ferret::method::{Run, Task};
+use ferret::method::ferret_k::{Plan, Release, Releases, Settings, Trainer, Transcript, replay};
+use ferret::method::{Run, Scales, Task};
 use ferret::model::{Config, Decoder, Reduction, Weights};
 use ferret::ops::sketch::clip;
 use ferret::optim::{Route, Schedule, Silent};
@@ -38,7 +38,7 @@ pub fn settings(f: impl FnOnce(&mut Settings)) -> Settings {
 }
 
 /// Scales of all kinds, one for each tuned tensor.
-fn scale(s: &mut Settings) {
+pub fn scale(s: &mut Settings) {
     let tuned = s.tune.ids(&weights(shape(), 1).layout).unwrap();
     s.scales = Some(Scales((0..tuned.len()).map(|i| (i * 7 % 23) as i8 - 11).collect()));
 }
@@ -361,9 +361,12 @@ fn what_one_record_can_do_is_bounded() {
     let good = [Example::all(vec![1, 2, 3, 4]), Example::all(vec![5, 6, 5])];
     let bad = Example::all(vec![7, 1, 7, 2]);
     let all = [good[0].clone(), bad, good[1].clone()];
-    let three = quiet(&|s| (s.records, s.batch) = (3, 3));
-    let two = quiet(&|s| (s.records, s.batch) = (2, 2));
-    let (with, without) = (first(&broken, &three, &all), first(&broken, &two, &good));
-    assert_eq!(with, without);
-    assert!(length(&with) > 0.5);
+    let tensors = broken.layout.len();
+    let mixed: Vec<i8> = (0..tensors).map(|i| [9, -12, 4][i % 3]).collect();
+    for scales in [None, Some(Scales(mixed))] {
+        let of = |n| quiet(&|s| (s.records, s.batch, s.scales) = (n, n, scales.clone()));
+        let (with, without) = (first(&broken, &of(3), &all), first(&broken, &of(2), &good));
+        assert_eq!(with, without);
+        assert!(length(&with) > 0.5);
+    }
 }

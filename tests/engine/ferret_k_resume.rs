@@ -1,8 +1,8 @@
 //! FERRET-k runs that go on, at any thread count, and transcripts that are damaged.
 
 use crate::common::{bits, in_pool, weights};
-use crate::ferret_k::{records, run, settings, shape, trainer};
-use ferret::method::ferret_k::{Levels, Release, Releases, Settings, Transcript};
+use crate::ferret_k::{records, run, scale, settings, shape, trainer};
+use ferret::method::ferret_k::{Levels, Release, Releases, Settings, Transcript, replay};
 use ferret::method::{Run, Samples};
 use ferret::optim::Route;
 use ferret::rng::Secret;
@@ -16,6 +16,10 @@ fn a_run_goes_on_where_its_releases_end() {
         |s| (s.route, s.momentum, s.p, s.learning_rate) = (Route::Adamw, 0.0, 0.5, 1e-2),
         |s| s.release = Release::Scalar,
         |s| (s.release, s.p) = (Release::Level, 0.5),
+        |s| {
+            s.release = Release::Level;
+            scale(s);
+        },
     ] {
         let s = settings(edit);
         let (whole, transcript) = run(&base, &s, &records);
@@ -103,6 +107,53 @@ fn a_damaged_transcript_of_levels_is_refused() {
         let Releases::Levels(levels) = &mut long.releases else { panic!("levels") };
         edit(levels);
         assert!(long.to_json().is_err());
+    }
+}
+
+/// Neither without its scales nor as an earlier version, nor with others that the weights do not tell apart.
+#[test]
+fn a_damaged_transcript_with_scales_is_refused() {
+    let (base, records) = (weights(shape(), 1), records(40, 2));
+    let (_, transcript) = run(
+        &base,
+        &settings(|s| {
+            s.release = Release::Level;
+            scale(s);
+        }),
+        &records,
+    );
+    let text = transcript.to_json().unwrap();
+    let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(read["version"], 3);
+    assert_eq!(forged(&text, &|_| ()).unwrap(), transcript, "the forger's tools work");
+    let edits: &[(&str, Edit)] = &[
+        ("version 1", &|t| t["version"] = 1.into()),
+        ("version 2", &|t| t["version"] = 2.into()),
+        ("version 4", &|t| t["version"] = 4.into()),
+        ("version 3", &|t| _ = t["settings"].as_object_mut().unwrap().remove("scales")),
+        ("version 3", &|t| t["settings"]["scales"] = serde_json::Value::Null),
+        ("lists nothing", &|t| t["settings"]["scales"] = Vec::<i8>::new().into()),
+        ("exponent of 65", &|t| t["settings"]["scales"][1] = 65.into()),
+        ("i8", &|t| t["settings"]["scales"][1] = 1000.into()),
+        ("i8", &|t| t["settings"]["scales"][1] = 0.5.into()),
+    ];
+    for (sentence, edit) in edits {
+        let error = forged(&text, edit).unwrap_err();
+        assert!(error.contains(sentence), "expected {sentence:?}: {error}");
+    }
+    // Without them, as the version that has none: another run. With one more, or one less: none at all.
+    let bare: Edit = &|t| {
+        t["version"] = 2.into();
+        t["settings"].as_object_mut().unwrap().remove("scales");
+    };
+    let error = replay(base.clone(), &forged(&text, bare).unwrap(), |_| ()).unwrap_err().to_string();
+    assert!(error.contains("not to the"), "{error}");
+    let edits: [Edit; 2] = [&|t| t["settings"]["scales"].as_array_mut().unwrap().push(0.into()), &|t| {
+        _ = t["settings"]["scales"].as_array_mut().unwrap().pop();
+    }];
+    for edit in edits {
+        let error = replay(base.clone(), &forged(&text, edit).unwrap(), |_| ()).unwrap_err().to_string();
+        assert!(error.contains("tuned tensors"), "{error}");
     }
 }
 

@@ -181,8 +181,9 @@ fn a_records_sketch_is_its_own_whoever_is_beside_it() {
     let config = config(|c| (c.width, c.inner, c.vocab, c.positions) = (96, 200, 300, 120));
     // With so many buckets short records are transformed, and the gradients of long ones formed.
     let decoder = Decoder::new(Cpu::<f32>::new(), weights(config.clone(), 7)).unwrap();
-    for kind in KINDS {
-        let sketch = StepSketch::new(2, 5, kind, 512, &shapes(&decoder.layout));
+    let scales: Vec<f32> = (0..decoder.layout.len()).map(|i| 0.5 + i as f32 / 8.0).collect();
+    for (kind, scales) in KINDS.into_iter().flat_map(|kind| [(kind, None), (kind, Some(scales.clone()))]) {
+        let sketch = StepSketch::new(2, 5, kind, 512, &shapes(&decoder.layout)).with_scales(scales);
         let of = |lengths: &[usize]| {
             let all = common::batch(&config, &[7, 5, 1, 3], 3);
             let tokens: Vec<(&[u32], &[u32])> =

@@ -5,8 +5,8 @@
 use crate::common::{Random, config, gpu, weights};
 use ferret::backend::{Backend, Cpu, Gpu};
 use ferret::data::Example;
-use ferret::method::ferret_k::{Release, Releases, Scales, Settings, Trainer, Transcript, replay};
-use ferret::method::{Run, Task};
+use ferret::method::ferret_k::{Release, Releases, Settings, Trainer, Transcript, replay};
+use ferret::method::{Run, Scales, Task};
 use ferret::model::Weights;
 use ferret::optim::Route;
 use ferret::rng::{Secret, SketchKind};

@@ -122,6 +122,10 @@ fn shards_that_overlap_or_would_tell_more_are_refused() {
     let line = std::fs::read_to_string(&first).unwrap().lines().nth(4).unwrap().to_owned();
     std::fs::write(&last, std::fs::read_to_string(&last).unwrap() + "\n" + &line).unwrap();
     all_say(&end(on_ranks(3, &run(&[]))), 3, "the shards of ranks 0 and 2 have 1 records in common");
+    // Scales from one rank's shard.
+    let (private, k) = (dir.path().join("shard-1.jsonl"), ["--method", "ferret-k", "--noise-multiplier", "1"]);
+    let args = train(&data, &out, &[&k[..], &["--scales-from", private.to_str().unwrap()]].concat());
+    all_say(&end(on_ranks(3, &args)), 3, "are trained on too");
     // A rank whose records are one place, and the others' another.
     let mut command = launcher();
     command.args(["-n", "2", FERRET]).args(run(&[]));

@@ -35,6 +35,8 @@ mod plan;
 mod progress;
 mod replay;
 mod replay_program;
+#[cfg(unix)]
+mod scales;
 mod schemas;
 mod start;
 mod study;

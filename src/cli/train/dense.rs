@@ -1,5 +1,6 @@
 //! From arguments to the settings of the methods that release a whole update at every step.
 
+use super::scales::ScalesArgs;
 use super::{Args, ScheduleKind};
 use crate::cli::bars::Bars;
 use crate::error::{Error, Result};
@@ -25,6 +26,8 @@ pub(super) struct DenseArgs {
     /// dpsgd, dp-signsgd, ferret-k: the factor on a record's gradient, or sketch, of norm n [default: automatic]
     #[arg(long, value_enum)]
     pub(super) clip_function: Option<ClipFunction>,
+    #[command(flatten)]
+    pub(super) scales: ScalesArgs,
     /// signsgd: which of the algorithms of this name [default: plain]
     #[arg(long, value_enum)]
     pub(super) variant: Option<Variant>,
@@ -68,6 +71,7 @@ pub(super) fn refuse_strangers(args: &Args) -> Result<()> {
         (d.clipping.is_some() && !private, "--clipping", false),
         (d.clip_function.is_some() && !private, "--clip-function", false),
         (f.groups.is_some() && !private, "--groups", false),
+        (d.scales.asked(), "--scales and --scales-from", method == "dpsgd"),
         (d.variant.is_some(), "--variant", method == "signsgd"),
         (d.bits.is_some(), "--bits", method == "qsgd"),
     ];
@@ -105,6 +109,7 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
         method,
         tune: args.tune.tune.clone(),
         adapter: args.tune.adapter(config)?,
+        scales: d.scales.given(),
         records,
         batch: args.batch,
         epochs: args.epochs,
@@ -118,6 +123,7 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
         seed: args.seed,
     };
     settings.check()?;
+    settings.scales.as_ref().map_or(Ok(()), |scales| scales.check_count(tuned.len()))?;
     if let Some(privacy) = settings.method.privacy() {
         privacy.clipping(layout, &tuned)?;
     }

@@ -106,11 +106,12 @@ pub(super) fn refuse_strangers(args: &Args) -> Result<()> {
         || d.accountant.is_some()
         || d.clipping.is_some()
         || d.clip_function.is_some()
+        || d.scales.asked()
         || d.variant.is_some()
         || d.bits.is_some();
     if strangers {
         return Err(Error::usage(format!(
-            "--noise-multiplier, --accountant, --clipping, --clip-function, --variant and --bits belong to dpsgd and the other methods \
+            "--noise-multiplier, --accountant, --clipping, --clip-function, --scales, --scales-from, --variant and --bits belong to dpsgd and the other methods \
              with whole updates, not to {}",
             args.method
         )));

@@ -4,22 +4,13 @@ use super::dense::noise_multiplier;
 use super::ferret::ReleaseKind;
 use super::{Args, ScheduleKind};
 use crate::cli::bars::Bars;
-use crate::cli::common::open_records;
-use crate::cli::ranks;
-use crate::data::Loss;
 use crate::error::{Error, Result};
-use crate::fsio;
-use crate::kernel::Stored;
 use crate::method::ferret_k::settings::USUAL_MOMENTUM;
-use crate::method::ferret_k::{Release, Scales, Settings};
+use crate::method::ferret_k::{Release, Settings};
 use crate::method::{Method, rates};
-use crate::model::tokenizer::Tokenizer;
-use crate::model::{Config, Weights};
+use crate::model::Config;
 use crate::optim::Route;
-use crate::progress::Progress;
 use crate::rng::SketchKind;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 /// What only FERRET-k has.
 #[derive(clap::Args, Debug)]
@@ -32,13 +23,6 @@ pub(super) struct FerretKArgs {
     /// itself, from its gradient) [default: tensor]
     #[arg(long, value_enum)]
     pub(super) sketch: Option<SketchKind>,
-    /// Public records or text, whose gradients at the base model give every tuned tensor its scale in the sketch: in a trial at epsilon 8 2.6 % less perplexity,
-    /// with a rate 1.4 times as large. Never the records themselves: the promise rests on it [default: no scales]
-    #[arg(long, value_name = "FILE", conflicts_with = "scales")]
-    pub(super) scales_from: Option<PathBuf>,
-    /// The scales themselves, one whole number e for each tuned tensor in the order of `ferret inspect`: its entries in the sketch are ±2^(e/4). Public numbers, as all settings are
-    #[arg(long, value_name = "E,E,..", value_delimiter = ',', allow_hyphen_values = true)]
-    pub(super) scales: Option<Vec<i8>>,
     /// --route direct: what is kept of the sum of earlier updates [default: 0.7]
     #[arg(long, value_name = "SHARE")]
     pub(super) momentum: Option<f64>,
@@ -53,8 +37,6 @@ impl FerretKArgs {
         let given = [
             (self.bits_per_step.is_some(), "--bits-per-step"),
             (self.sketch.is_some(), "--sketch"),
-            (self.scales_from.is_some(), "--scales-from"),
-            (self.scales.is_some(), "--scales"),
             (self.momentum.is_some(), "--momentum"),
             (self.p.is_some(), "--fire"),
         ];
@@ -94,7 +76,7 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
         tune: args.tune.tune.clone(),
         adapter: args.tune.adapter(config)?,
         sketch: k.sketch.unwrap_or_default(),
-        scales: k.scales.clone().map(Scales),
+        scales: args.dense.scales.given(),
         release: match args.ferret.release {
             None => Release::default(),
             Some(ReleaseKind::Sign) => Release::Sign,
@@ -137,39 +119,4 @@ pub(super) fn settings(args: &Args, config: &Config, records: u64, bars: &Bars) 
     settings.learning_rate = args.learning_rate.unwrap_or_else(|| rates::ferret_k(&settings, layout.scalars()));
     settings.check()?;
     Ok(Method::FerretK(settings))
-}
-
-/// The method with scales from the public text that --scales-from names, where it does.
-pub(super) fn scaled(
-    args: &Args,
-    method: Method,
-    base: &Weights<Stored>,
-    tokenizer: Option<&Tokenizer>,
-    bars: &Bars,
-) -> Result<Method> {
-    let (Some(path), Method::FerretK(settings)) = (&args.ferret_k.scales_from, &method) else { return Ok(method) };
-    let same = |other: &Path| {
-        path == other || fs::canonicalize(path).ok().is_some_and(|p| fs::canonicalize(other).is_ok_and(|q| p == q))
-    };
-    if same(&args.data.data) {
-        return Err(Error::usage(format!(
-            "--scales-from {} is what is trained on: scales are public, and the promise rests on their coming from other text",
-            path.display()
-        )));
-    }
-    // Scales are public, and so is every token that they come from.
-    let public = open_records(path, Loss::Everything, &base.config, tokenizer)?;
-    bars.begin("gradients of the public text", 0);
-    let weights = match &settings.adapter {
-        Some(adapter) => adapter.attach(base.clone(), settings.seed)?,
-        None => base.clone(),
-    };
-    let tuned = settings.tune.ids(&weights.layout)?;
-    let scales = Scales::measure(weights, &tuned, &public.examples)?;
-    bars.end();
-    if ranks::is_first() && !args.quiet {
-        let list: Vec<String> = scales.0.iter().map(i8::to_string).collect();
-        fsio::tell(&format!("note: scales from {}: --scales={}", path.display(), list.join(",")));
-    }
-    Ok(Method::FerretK(Settings { scales: Some(scales), ..settings.clone() }))
 }

@@ -4,6 +4,7 @@ mod dense;
 mod ferret;
 mod ferret_k;
 mod resume;
+mod scales;
 mod shard;
 #[cfg(all(test, feature = "embedded"))]
 mod tests;
@@ -268,14 +269,14 @@ impl Args {
         let config = &base.weights.config;
         let records = shard.as_ref().unwrap_or(&self.data).open(config, tokenizer.as_ref(), None)?;
         self.audit.check(&self.data, config, tokenizer.as_ref())?;
-        let open = |path| open_records(path, self.data.loss_on, config, tokenizer.as_ref());
+        let open = |path: &Path| open_records(path, self.data.loss_on, config, tokenizer.as_ref());
         let held_out = self.eval_data.as_deref().map(open).transpose()?;
         let n = shard::count(shard.is_some(), records.examples.len() as u64)?;
         if self.batch == 0 || self.batch > n {
             return Err(Error::usage(format!("--batch {} of {n} records: give 1 to all of them", self.batch)));
         }
         let method = settings(self, config, n, bars)?;
-        let method = ferret_k::scaled(self, method, &base.weights, tokenizer.as_ref(), bars)?;
+        let method = scales::scaled(self, method, &base.weights, &records, open, bars)?;
         Ok(Request {
             base,
             records,

@@ -6,6 +6,7 @@ use crate::grad::{ClipFunction, Clipping, Partition};
 use crate::method::Tune;
 use crate::method::common::{stored, told};
 use crate::method::groups::{Grouping, Groups};
+use crate::method::scales::{self, Scales};
 use crate::model::layout::Place;
 use crate::model::{Adapter, Layout, ParamId};
 use crate::optim::{Route, Schedule};
@@ -91,6 +92,9 @@ pub struct Settings {
     /// The adapter that the run begins with, where that is what is tuned: drawn from the public seed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<Adapter>,
+    /// What gradients are multiplied by before they are clipped, and noised sums once more, by tensor; none: 1 everywhere. DPSGD's alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<Scales>,
     /// Number of records N.
     pub records: u64,
     /// Expected batch size B.
@@ -136,8 +140,14 @@ pub struct Record {
 }
 
 impl Record {
-    /// Version of the JSON form. Version 1 also stored what follows from the settings: steps and sampling rate.
-    pub const VERSION: u32 = 2;
+    /// The newest version of the JSON form. Version 1 also stored what follows from the settings: steps and sampling rate. Files without scales are of version 2,
+    /// the bytes that they always were.
+    pub const VERSION: u32 = 3;
+
+    /// The version of the file of a run with such settings.
+    pub fn version(settings: &Settings) -> u32 {
+        if settings.scales.is_some() { Self::VERSION } else { 2 }
+    }
 
     /// The file's text.
     pub fn to_json(&self) -> String {
@@ -157,6 +167,9 @@ impl Record {
             )));
         }
         found.settings.check()?;
+        if (found.version == Self::VERSION) != found.settings.scales.is_some() {
+            return Err(Error::usage(format!("version {} is not that of its settings", found.version)));
+        }
         Ok(found)
     }
 }
@@ -242,6 +255,7 @@ impl Settings {
             method,
             tune: Tune::default(),
             adapter: None,
+            scales: None,
             records: 1,
             batch: 50,
             epochs: 1,
@@ -271,6 +285,11 @@ impl Settings {
         self.common().check()?;
         self.tune.check(self.adapter.as_ref())?;
         let refuse = |what: String| Err(Error::usage(what));
+        match (&self.scales, &self.method) {
+            (Some(scales), Method::Dpsgd(_)) => scales.check()?,
+            (Some(_), _) => return refuse(scales::MISPLACED.into()),
+            (None, _) => {}
+        }
         match &self.method {
             Method::Qsgd { bits } if !(2..=8).contains(bits) => {
                 refuse(format!("bits is {bits}, expected 2 to 8: one for the sign and at least one for the size"))

@@ -3,7 +3,7 @@
 use super::settings::{Method, Privacy, Record, Settings, Variant};
 use crate::error::Result;
 use crate::grad::ClipFunction;
-use crate::method::claims;
+use crate::method::{claims, scales};
 use crate::model::Layout;
 use crate::privacy::Sampler;
 use crate::privacy::statement::{Circumstances, Released, Statement, VERSION};
@@ -64,7 +64,11 @@ impl Settings {
                 statement.not_met.push(format!("not private: {what} were released without clipping or noise"));
             }
         }
-        Ok(statement.finish(circumstances))
+        let mut statement = statement.finish(circumstances);
+        if self.scales.is_some() {
+            statement.assumptions.push(scales::are_public("gradients"));
+        }
+        Ok(statement)
     }
 }
 
@@ -76,6 +80,9 @@ impl Settings {
         };
         let mut notes =
             vec![format!("noise multiplier {:.4}, clipping bound {}", privacy.noise_multiplier, privacy.clip)];
+        if self.scales.is_some() {
+            notes.push(scales::note("gradients have"));
+        }
         if !privacy.holds() {
             notes.push("not private: without clipping or without noise nothing is promised".into());
         }

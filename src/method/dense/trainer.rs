@@ -10,7 +10,7 @@ use super::state::{self, State};
 use crate::backend::Backend;
 use crate::data::Example;
 use crate::error::{Error, Result};
-use crate::grad::{Clipping, Norms, Sum};
+use crate::grad::{Clipping, Norms, Scaled, Sum};
 use crate::kernel::{Scalars, Stored};
 use crate::method::crew::Crew;
 use crate::method::list;
@@ -32,6 +32,8 @@ pub struct Trainer<'a, B: Backend> {
     tuned: Vec<ParamId>,
     /// What signs left out so far, for error feedback.
     residue: Option<Vec<B::Tensor>>,
+    /// s of every tensor, where there are any.
+    scales: Option<Vec<f32>>,
     settings: Settings,
     /// Steps that are made of those planned.
     stop: u32,
@@ -50,6 +52,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
         settings.check()?;
         let tuned = settings.tune.ids(&weights.layout)?;
         let clipping = settings.method.privacy().map(|p| p.clipping(&weights.layout, &tuned)).transpose()?;
+        let scales = settings.scales.as_ref().map(|s| s.by_tensor(weights.layout.len(), &tuned)).transpose()?;
         let mut updates: Updates<B> = settings.common().updates(weights.layout.len(), Silent::Zero);
         let shapes: Vec<(usize, usize)> = tuned.iter().map(|&p| weights.layout.spec(p).matrix()).collect();
         let send = |i: usize, data: Vec<f32>| backend.upload(shapes[i].0, shapes[i].1, data);
@@ -79,6 +82,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
             clipping,
             tuned,
             residue,
+            scales,
             settings,
             stop,
             next,
@@ -101,7 +105,8 @@ impl<'a, B: Backend> Trainer<'a, B> {
         let (weights, backend) = decoder.into_weights()?;
         weights.check_finite(next)?;
         let tuned_sha256 = checkpoint::tensors_sha256(&weights);
-        let record = Record { version: Record::VERSION, settings, steps_run: next, base_sha256, tuned_sha256 };
+        let record =
+            Record { version: Record::version(&settings), settings, steps_run: next, base_sha256, tuned_sha256 };
         Ok((weights, record, backend))
     }
 
@@ -119,7 +124,7 @@ impl<'a, B: Backend> Trainer<'a, B> {
             let means = batch.weights(Reduction::SampleSum);
             let losses = if let Some(clipping) = &self.clipping {
                 let mut norms = Norms::new(b, layout, batch.segments.len(), wants);
-                let losses = decoder.backward(batch, &means, &mut norms);
+                let losses = decoder.backward(batch, &means, &mut Scaled::new(&mut norms, self.scales.as_deref()));
                 let factors = clipping.factors(b, &norms)?;
                 norms.clipped_sum(b, &factors, &mut sum);
                 losses
@@ -254,6 +259,7 @@ impl<B: Backend> Run<B> for Trainer<'_, B> {
         };
         let Decoder { backend, params, .. } = &mut self.decoder;
         for (&p, tensor) in self.tuned.iter().zip(&update) {
+            let scale = self.scales.as_ref().map_or(scale, |s| scale * s[p.0]);
             self.updates.step(backend, step, p, &mut params[p.0], Gradient::Whole { tensor, scale });
         }
         self.next += 1;

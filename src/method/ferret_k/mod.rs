@@ -27,7 +27,7 @@
 //! 10. Nats of mutual information follow from the same step (`crate::privacy::mi`): what k noisy signs, or k noised numbers, can tell of one record given the others.
 //!     Levels are charged as the numbers that they are made from.
 //!
-//! U's entries may be ±s in place of ±1, one s for each tensor ([`scales`]): U is still public, and clipping, noise and all that follows are of U g as it then is.
+//! U's entries may be ±s in place of ±1, one s for each tensor ([`scales`](super::scales)): U is still public, and clipping, noise and all that follows are of U g as it then is.
 //! It rests on s being public, as all settings are: from public text and the base model, never from the records.
 //!
 //! The realised batch size is in no release: a sign needs none, and scalars are divided by the planned B.
@@ -51,7 +51,6 @@ pub mod levels;
 mod packed;
 pub mod plan;
 pub mod replay;
-pub mod scales;
 pub mod settings;
 mod statement;
 pub mod sum;
@@ -61,7 +60,6 @@ pub mod transcript;
 pub use levels::Levels;
 pub use plan::Plan;
 pub use replay::{Replayer, replay};
-pub use scales::Scales;
 pub use settings::{Release, Settings};
 pub use statement::NAME;
 pub use sum::Total;

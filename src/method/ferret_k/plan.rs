@@ -33,9 +33,7 @@ impl Plan {
         let d = match &settings.scales {
             None => tuned.iter().map(|&p| count(p)).sum::<usize>().max(1) as f64,
             Some(given) => {
-                given.check_count(tuned.len())?;
-                let all = scales.insert(vec![0.0; layout.len()]);
-                tuned.iter().zip(given.factors()).for_each(|(p, s)| all[p.0] = s);
+                let all = scales.insert(given.by_tensor(layout.len(), &tuned)?);
                 let squares = tuned.iter().map(|&p| f64::from(all[p.0]) * f64::from(all[p.0]) * count(p) as f64);
                 squares.sum::<f64>().max(f64::MIN_POSITIVE)
             }

@@ -1,12 +1,11 @@
 //! Everything that a FERRET-k run was told: what a transcript records beside the releases.
 
 use super::levels;
-use super::scales::Scales;
 use super::sum::MOST_RECORDS;
 use crate::error::{Error, Result};
 use crate::grad::ClipFunction;
-use crate::method::Tune;
 use crate::method::common::told;
+use crate::method::{Scales, Tune};
 use crate::model::Adapter;
 use crate::optim::{Hyper, Route, Schedule, Silent};
 use crate::privacy::Event;

@@ -4,16 +4,12 @@ use super::settings::{Release, Settings};
 use super::transcript::Transcript;
 use crate::error::{Error, Result};
 use crate::grad::ClipFunction;
-use crate::method::claims;
+use crate::method::{claims, scales};
 use crate::privacy::Sampler;
 use crate::privacy::statement::{Circumstances, Released, Statement, VERSION};
 
 /// The method's name.
 pub const NAME: &str = "ferret-k";
-
-/// What a run whose U has scales rests on.
-const SCALES_ARE_PUBLIC: &str = "The scales on the sketch, one number for each tuned tensor, are settings, and public: they were chosen from public text or the base \
-                                 model, never from the records.";
 
 /// The version of the first statements of this method. Earlier rules ask for less.
 const OLDEST: u32 = 3;
@@ -54,7 +50,7 @@ impl Settings {
         }
         let mut statement = statement.finish(circumstances);
         if self.scales.is_some() {
-            statement.assumptions.push(SCALES_ARE_PUBLIC.into());
+            statement.assumptions.push(scales::are_public("the sketch"));
         }
         Ok(statement)
     }
@@ -66,10 +62,7 @@ impl Settings {
             self.bits_per_step, self.noise_multiplier, self.clip
         )];
         if self.scales.is_some() {
-            notes.push(
-                "the sketch has scales, one for each tuned tensor: the promise holds if they come from public text or the base model, never from the records"
-                    .into(),
-            );
+            notes.push(scales::note("the sketch has"));
         }
         if !self.holds() {
             notes.push("not private: without clipping or without noise nothing is promised".into());
@@ -133,6 +126,7 @@ mod tests {
             method: dense::Method::Dpsgd(privacy),
             tune: settings.tune.clone(),
             adapter: None,
+            scales: None,
             records: 1600,
             batch: 50,
             epochs: 3,

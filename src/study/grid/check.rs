@@ -148,7 +148,7 @@ mod tests {
         let names: BTreeSet<String> = grid.rows().into_iter().map(|row| row.name).collect();
         assert_eq!(Vec::from_iter(names), ["DPSGD", "FERRET-k, 16 KB", "base model"]);
         let wrong = Grid::parse("kind = \"ferret-k\"\nonly = [\"SGD\"]").unwrap_err();
-        assert!(wrong.contains("\"SGD\" is no row of this grid: DPSGD; FERRET-k, 1 signs"), "{wrong}");
+        assert!(wrong.contains("\"SGD\" is no row of this grid: DPSGD; DPSGD, scaled; FERRET-k, 1 signs"), "{wrong}");
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl Row {
             Goal::Base => false,
             Goal::Ferret(reading) => reading.variant == method,
             Goal::Within { counted, .. } => COUNTED.iter().any(|c| c.0 == method && c.1 == *counted),
-            Goal::Dpsgd { .. } | Goal::DpsgdWithin { .. } => method == "dpsgd",
+            Goal::Dpsgd { .. } | Goal::DpsgdScaled { .. } | Goal::DpsgdWithin { .. } => method == "dpsgd",
             Goal::FerretK(_) | Goal::FerretKWithin { .. } => method == "ferret-k",
             Goal::DpSignsgd { .. } => method == "dp-signsgd",
             Goal::Nonprivate => method == "nonprivate",
@@ -86,7 +86,7 @@ impl Row {
                 Release::Rr { eps } | Release::Gaussian { eps } => Some(eps),
             },
             Goal::FerretK(sketches) => Some(sketches.eps),
-            Goal::Dpsgd { eps } | Goal::DpSignsgd { eps } => Some(*eps),
+            Goal::Dpsgd { eps } | Goal::DpsgdScaled { eps } | Goal::DpSignsgd { eps } => Some(*eps),
             Goal::Within { nats, .. } | Goal::DpsgdWithin { nats } | Goal::FerretKWithin { nats } => Some(*nats),
             _ => self.steps_of.as_ref().map(|reading| reading.nats),
         }

@@ -47,6 +47,7 @@ impl Grid {
                     };
                     if self.methods.iter().any(|m| m == "dpsgd") {
                         add("DPSGD".into(), Goal::Dpsgd { eps }, adamw);
+                        add("DPSGD, scaled".into(), Goal::DpsgdScaled { eps }, adamw);
                     }
                     if self.methods.iter().all(|m| m != "ferret-k") {
                         continue;

@@ -70,28 +70,40 @@ pub(super) fn tables(grid: &Grid, groups: &[Group]) -> (Vec<Sheet>, Vec<Verdict>
                 grid.seeds
             );
             sheets.push(Sheet::of(at_dp(grid, eps, epochs, &before), &columns, &here, note));
-            findings.extend(here.iter().filter_map(|own| finding(grid, own, &here)));
+            findings.extend(here.iter().flat_map(|own| findings_of(grid, own, &here)));
         }
     }
     (sheets, Vec::new(), findings)
 }
 
-/// FERRET-k with levels, as many as usual or as fit into 16 KB, against DPSGD, paired by seed.
-fn finding(grid: &Grid, own: &Group, here: &[&Group]) -> Option<String> {
+/// FERRET-k with levels, as many as usual or as fit into 16 KB, against DPSGD, paired by seed; with scales against DPSGD with and without them.
+fn findings_of(grid: &Grid, own: &Group, here: &[&Group]) -> Vec<String> {
+    let (eps, batch) = (own.spec.column(), own.spec.batch);
+    let scaled = match &own.spec.method {
+        Goal::FerretK(sketches) if *sketches == Sketches::usual(eps, sketches.bits) => false,
+        Goal::FerretK(sketches) if *sketches == (Sketches { scaled: true, ..Sketches::usual(eps, sketches.bits) }) => {
+            true
+        }
+        _ => return Vec::new(),
+    };
+    let against =
+        [Some((Goal::Dpsgd { eps }, "DPSGD")), scaled.then_some((Goal::DpsgdScaled { eps }, "DPSGD with scales"))];
+    let row = |goal: &Goal| here.iter().find(|g| g.spec.method == *goal && g.spec.batch == batch);
+    let found = against.into_iter().flatten();
+    found.filter_map(|(goal, name)| finding(grid, (own, scaled), (row(&goal)?, name))).collect()
+}
+
+fn finding(grid: &Grid, (own, scaled): (&Group, bool), (dpsgd, name): (&Group, &str)) -> Option<String> {
     let (eps, epochs, batch) = (own.spec.column(), own.spec.epochs, own.spec.batch);
-    match &own.spec.method {
-        Goal::FerretK(sketches) if *sketches == Sketches::usual(eps, sketches.bits) => {}
-        _ => return None,
-    }
-    let dpsgd = here.iter().find(|g| g.spec.method == Goal::Dpsgd { eps } && g.spec.batch == batch)?;
     let ratio = own.spread(|o| o.test_loss.exp())?.mean / dpsgd.spread(|o| o.test_loss.exp())?.mean;
     let (less, all) = (released(own.outcomes().next()?)?, released(dpsgd.outcomes().next()?)?);
-    let sure = lower("FERRET-k's", "DPSGD's", &own.losses_above(dpsgd));
+    let sure = lower("FERRET-k's", &format!("{name}'s"), &own.losses_above(dpsgd));
     Some(format!(
-        "At ({eps}, {:e}), {epochs} epochs of batches of {batch}: FERRET-k with two bits of each of {} numbers a step reached perplexity {} in {}, DPSGD {} in {}: {:+.1} % (the aim is \
+        "At ({eps}, {:e}), {epochs} epochs of batches of {batch}: FERRET-k with two bits of each of {} numbers a step{} reached perplexity {} in {}, {name} {} in {}: {:+.1} % (the aim is \
          within 5 %); {sure} (Student's 95 % interval of the difference in loss, paired over seeds).",
         grid.delta,
         less.0,
+        if scaled { " and scales" } else { "" },
         own.perplexity(),
         bytes(less.1),
         dpsgd.perplexity(),
