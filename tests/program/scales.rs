@@ -148,6 +148,10 @@ fn dpsgd_takes_the_same_scales_and_says_what_it_rests_on() {
     assert!(read(&out.join("PRIVACY.md")).contains(&assumed) && !read(&bare.join("PRIVACY.md")).contains(&assumed));
     // A record that leaves them out does not fit the statement, and one of another version not itself.
     let (path, mut less) = (out.join("run.json"), record);
+    let mut short = less.clone();
+    short["settings"]["scales"].as_array_mut().unwrap().pop();
+    std::fs::write(&path, short.to_string()).unwrap();
+    says(&verify(), "expected one for each of the");
     less["settings"].as_object_mut().unwrap().remove("scales");
     std::fs::write(&path, less.to_string()).unwrap();
     says(&verify(), "version 3 is not that of its settings");

@@ -65,7 +65,8 @@ impl Settings {
             }
         }
         let mut statement = statement.finish(circumstances);
-        if self.scales.is_some() {
+        if let Some(given) = &self.scales {
+            given.check_count(self.tune.ids(layout)?.len())?;
             statement.assumptions.push(scales::are_public("gradients"));
         }
         Ok(statement)
