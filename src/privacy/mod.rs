@@ -10,6 +10,7 @@ mod aim;
 mod atoms;
 pub mod binomial;
 pub mod calibrate;
+mod choose;
 pub mod compose;
 pub mod curve;
 pub mod eq12;
