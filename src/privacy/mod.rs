@@ -23,6 +23,7 @@ pub mod pld;
 pub mod rdp;
 pub mod spectrum;
 pub mod statement;
+mod tilt;
 
 pub use accountant::{Accountant, Bounds};
 pub use event::{Event, Fires, Sampler};
