@@ -1,7 +1,7 @@
 //! From the epsilon one wants to the noise or the flips one needs.
 //!
-//! A search counts what it works. Where that comes to more than a fraction of a second's it ends less close, with a little more noise than is
-//! needed; what it ends with is proven by a whole answer, whatever was left out on the way.
+//! A search counts what it works. Where that comes to more than a fraction of a second's it ends less close, with more noise than is needed,
+//! 0.1 % to some percent and rarely tenths; what it ends with is proven by a whole answer, whatever was left out on the way.
 
 use super::accountant::{Accountant, Bounds};
 use super::boundary::{Bracket, boundary, over};

@@ -7,8 +7,8 @@ use super::event::Step;
 /// Work from which on a search is thrifty: a fifth of a second's or so.
 const MUCH: u64 = 30_000_000;
 
-/// Work after which it has to do with what it knows: some four tenths of a second's, which leave time for a whole answer.
-const ENOUGH: u64 = 44_000_000;
+/// Work after which it asks a few times more, and then has to do with what it knows: that leaves time for a whole answer.
+const ENOUGH: u64 = 38_000_000;
 
 /// Where kinds of steps are so many that a whole answer takes longer than that, a search is let work in proportion.
 const ENOUGH_EACH: u64 = 6_000_000;
@@ -16,8 +16,11 @@ const ENOUGH_EACH: u64 = 6_000_000;
 /// How far a search has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Worked {
+    /// It goes on as if there were no end.
     Little,
+    /// It aims as it did before, and ends less close.
     Much,
+    /// It ends after a few more questions.
     Enough,
 }
 
@@ -35,7 +38,7 @@ pub(super) struct Effort {
     /// The upper bound, or what moments prove where that is less.
     pub(super) moments: f64,
     /// What all answers have taken so far: points that were transformed or, by what they take beside those, weighed. A count, and no time, so
-    /// that a search ends at the same setting everywhere.
+    /// that a busy machine answers the same.
     work: u64,
     /// Kinds of steps.
     kinds: u64,
@@ -54,6 +57,11 @@ impl Effort {
         if (upper / self.upper).ln().abs() < std::f64::consts::LN_2 {
             self.aims[direction as usize] = Some(aim);
         }
+    }
+
+    /// Aim afresh again.
+    pub(super) fn forget(&mut self) {
+        self.aims = [None; 2];
     }
 
     /// Count work on `steps`. Where a record is drawn seldom all of a spectrum matters, and takes twice the time.

@@ -182,6 +182,11 @@ impl Pld {
             effort.learn(direction.other(), other.aim, lowest);
         }
         effort.count(work, steps);
+        // An earlier aim may miss what a new one meets.
+        if lowest.is_infinite() && effort.aim(direction).is_some() {
+            effort.forget();
+            return self.uppers_of(steps, delta, effort, efforts);
+        }
         found.into_iter().map(|found| larger(found, least)).collect()
     }
 
