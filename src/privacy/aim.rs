@@ -9,14 +9,26 @@ use super::spectrum::{Parts, Root, Side, Window};
 use crate::error::{Error, Result};
 use rayon::prelude::*;
 
+/// Where the sum of many losses lives, and how it was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Aim {
+    pub(super) window: Window,
+    /// The epsilon that the window was made for, roughly.
+    epsilon: f64,
+    /// The tilt of the best Chernoff bound.
+    strongest: f64,
+    /// An epsilon that moments alone prove.
+    pub(super) moments: f64,
+    /// What it took, as [`Effort`](super::effort::Effort) counts it.
+    pub(super) work: u64,
+}
+
 /// Steps in one direction, and the window that their sum lives in.
 pub(super) struct Aimed {
     pub(super) curves: Vec<(Curve, u64)>,
-    pub(super) window: Window,
+    pub(super) aim: Aim,
     /// log2 of the shortest FFT worth trying.
     pub(super) start: u32,
-    /// An epsilon that moments alone prove.
-    pub(super) moments: f64,
     /// An epsilon that needs no FFT and may guide a search: the most that all steps can lose, and of flips what moments prove. Those of noised sums see
     /// far less than a short FFT does at small rates.
     pub(super) simple: f64,
@@ -25,12 +37,33 @@ pub(super) struct Aimed {
 impl Aimed {
     /// Find the window of `curves`, for FFTs of at most 2^`largest_log2` points.
     pub(super) fn new(curves: Vec<(Curve, u64)>, delta: f64, largest_log2: u32) -> Self {
-        let (window, moments) = aim(&curves, delta, largest_log2);
+        let aim = aim(&curves, delta, largest_log2);
+        Self::at(curves, aim, largest_log2)
+    }
+
+    /// Take the tilts that an `earlier` aim found for steps that differ little, and prove the window anew: it only has to be true, and nearly the
+    /// best is good enough to search by.
+    pub(super) fn like(curves: Vec<(Curve, u64)>, delta: f64, largest_log2: u32, earlier: &Aim) -> Self {
+        let rough = pessimistic(&curves, None, points(8, 5, largest_log2), delta);
+        let Aim { window: Window { tilt, further, .. }, epsilon, strongest, .. } = *earlier;
+        let factor = rough.cumulant(tilt)[0] - tilt * epsilon - delta.ln();
+        let window = rough.window_by(tilt, further, factor.max(0.0) + SPARE);
+        let moments = rough.moment_bound(delta * (1.0 - RESERVE), strongest) + rough.loss_rounding();
+        let work = weighed(&rough, 15);
+        Self::at(curves, Aim { window, moments, work, ..*earlier }, largest_log2)
+    }
+
+    fn at(curves: Vec<(Curve, u64)>, aim: Aim, largest_log2: u32) -> Self {
         let count: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
-        let start = shortest(&window, count, 14.min(largest_log2), largest_log2);
+        let start = shortest(&aim.window, count, 14.min(largest_log2), largest_log2);
         let flips = curves.iter().all(|(curve, _)| curve.bends().is_some());
-        let simple = if flips { largest(&curves).min(moments) } else { largest(&curves) };
-        Self { curves, window, start, moments, simple }
+        let simple = if flips { largest(&curves).min(aim.moments) } else { largest(&curves) };
+        Self { curves, aim, start, simple }
+    }
+
+    /// What a bound by an FFT of this length takes: flips have few losses, and their lattices take next to nothing.
+    pub(super) fn work_at(&self, log2: u32) -> u64 {
+        self.curves.iter().map(|(curve, _)| if curve.bends().is_some() { 1 << log2 } else { 2 << log2 }).sum()
     }
 
     /// An upper bound on epsilon, by an FFT of 2^`log2` points and `core` points an octave of each step's lattice.
@@ -52,7 +85,7 @@ impl Aimed {
     }
 
     fn samples(&self, log2: u32, core: i64, delta: f64, tails: bool) -> Vec<(Samples<'_>, u64)> {
-        samples(&self.curves, Some(self.window.spacing(1 << log2)), core, delta, tails, self.window.width())
+        samples(&self.curves, Some(self.aim.window.spacing(1 << log2)), core, delta, tails, self.aim.window.width())
     }
 
     fn bound(&self, samples: &[(Samples, u64)], log2: u32, delta: f64, side: Side) -> f64 {
@@ -61,7 +94,7 @@ impl Aimed {
             return 0.0;
         }
         let reserve = if side == Side::Upper { -RESERVE } else { RESERVE };
-        match (parts.epsilon(&self.window, 1 << log2, delta * (1.0 + reserve), side), side) {
+        match (parts.epsilon(&self.aim.window, 1 << log2, delta * (1.0 + reserve), side), side) {
             (Root::At(e) | Root::Below(e), Side::Upper) => e * (1.0 + 1e-12) + parts.loss_rounding(),
             (Root::Above, Side::Upper) => f64::INFINITY,
             (Root::At(e), Side::Lower) => (e * (1.0 - 1e-12) - parts.loss_rounding()).max(0.0),
@@ -80,19 +113,22 @@ pub(super) fn largest(curves: &[(Curve, u64)]) -> f64 {
     curves.iter().map(|(curve, count)| *count as f64 * curve.largest()).sum::<f64>() * (1.0 + 1e-12)
 }
 
+/// A window leaves out e^-12 of what a tilt lets it leave out.
+const SPARE: f64 = 12.0;
+
 /// Find a tilt and the window the tilted sum lives in, and the epsilon that moments prove on the way.
 ///
 /// A first, coarse answer for epsilon tells which tilts serve: at θ the charges are e^(K(θ) - θ ε) / delta times larger, relative
 /// to delta, than in the tilted sum. Round-off allows factors of many thousands, so of the tilts it allows the one with
 /// the narrowest window is taken: strong tilts carry far into the tail, and the window with them.
-fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32) -> (Window, f64) {
+fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32) -> Aim {
     let core = points(8, 5, largest_log2);
     let rough = pessimistic(curves, None, core, delta);
     let steps: f64 = curves.iter().map(|(_, c)| *c as f64).sum();
     let strongest = rough.chernoff_tilt(delta);
     let narrowest = |epsilon: f64, from: f64| {
         let factor = |tilt: f64| rough.cumulant(tilt)[0] - tilt * epsilon - delta.ln();
-        let window = |tilt: f64| rough.window(tilt, factor(tilt).max(0.0) + 12.0);
+        let window = |tilt: f64| rough.window(tilt, factor(tilt).max(0.0) + SPARE);
         let mut best = window(from);
         for k in [2, 4] {
             let tilt = from * 0.5_f64.powi(k);
@@ -108,20 +144,29 @@ fn aim(curves: &[(Curve, u64)], delta: f64, largest_log2: u32) -> (Window, f64) 
     };
     let mut epsilon = rough.cumulant(strongest)[1];
     let mut window = narrowest(epsilon, strongest);
+    let mut work = weighed(&rough, 150);
     for _ in 0..6 {
         let len = 1 << shortest(&window, steps, 12.min(largest_log2), largest_log2);
         let parts = pessimistic(curves, Some(window.spacing(len)), core, delta);
+        work += (len * curves.len()) as u64 + weighed(&rough, 120);
         let next = match parts.epsilon(&window, len, delta, Side::Upper) {
             Root::At(next) | Root::Below(next) => next,
             Root::Above => break,
         };
         window = narrowest(next, rough.tilt_for_mean(next, strongest * 1e-3, strongest));
-        if (next - epsilon).abs() <= 0.2 * epsilon {
+        let settled = (next - epsilon).abs() <= 0.2 * epsilon;
+        epsilon = next;
+        if settled {
             break;
         }
-        epsilon = next;
     }
-    (window, rough.moment_bound(delta * (1.0 - RESERVE), strongest) + rough.loss_rounding())
+    let moments = rough.moment_bound(delta * (1.0 - RESERVE), strongest) + rough.loss_rounding();
+    Aim { window, epsilon, strongest, moments, work }
+}
+
+/// What it takes to look at all losses so many times, in points of an FFT.
+fn weighed(rough: &Parts, times: u64) -> u64 {
+    rough.losses() as u64 * times / 5
 }
 
 /// log2 of the shortest FFT worth trying: chords of width h shift a step's mean loss by up to h^2 / 8, which must stay small
@@ -215,9 +260,9 @@ mod tests {
                 products.iter().map(term).sum()
             };
             let curves = [(Curve::new(step, direction), steps)];
-            let (window, moments) = aim(&curves, delta, 18);
-            assert!(stick(moments) <= delta, "{direction:?}: {moments}");
-            let aimed = Aimed { curves: curves.to_vec(), window, start: 16, moments, simple: moments };
+            let aim = aim(&curves, delta, 18);
+            assert!(stick(aim.moments) <= delta, "{direction:?}: {}", aim.moments);
+            let aimed = Aimed { curves: curves.to_vec(), aim, start: 16, simple: aim.moments };
             let b = Bounds { lower: aimed.lower(16, 1 << 12, delta), upper: aimed.upper(16, 1 << 12, delta) };
             assert!(stick(b.upper) <= delta && stick(b.lower) >= delta, "{direction:?}: {b:?}");
             assert!(b.upper - b.lower < 0.01 * b.upper, "{direction:?}: {b:?}");

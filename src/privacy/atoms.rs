@@ -1,5 +1,6 @@
 //! A step with few outcomes: flipped bits on one batch. Its curve is linear between the outcomes' losses.
 
+use super::choose::{self, ln_choices};
 use super::curve::WithError;
 
 /// The outcomes of one step, losses rising. What they gain is kept apart from their masses, so that a tiny sampling rate loses no digits:
@@ -7,7 +8,12 @@ use super::curve::WithError;
 #[derive(Clone, Debug)]
 pub(super) struct Atoms {
     list: Vec<Atom>,
-    /// What a sum of terms may be rounded by, as a share of the sum of their sizes: the sum itself, and exponentials of such sums of logarithms.
+    /// What a sum of terms may be rounded by, as a share of the sum of their sizes.
+    ///
+    /// With u half of `EPSILON`, logarithms good to two last bits and D the largest |ln C| + k |ln f|, in whose place no sum on the way is
+    /// larger: the exponent of a mass errs by what [`choose::error`] says of ln C, by 5 u of each of its two other parts and by u of each of
+    /// two sums, 7 u D; x = (2a-k) ln((1-f)/f) by 6 u D, and so do r and r - 1 relatively; the sum of k + 1 terms by k u; and each term by some last
+    /// bits of its own. In all less than 64 + 3 k + 8 D times `EPSILON`.
     error: f64,
 }
 
@@ -30,13 +36,12 @@ impl Atoms {
         let k = f64::from(bits);
         // 1 - 2f is exact where the logarithms would cancel.
         let ln_odds = if flip > 0.25 { ((1.0 - 2.0 * flip) / flip).ln_1p() } else { (-flip).ln_1p() - flip.ln() };
-        let (mut ln_choose, mut digits) = (0.0_f64, 0.0_f64);
-        let atom = |i: u32| {
-            let a = f64::from(i);
+        let mut digits = 0.0_f64;
+        let atom = |(i, ln_choose): (usize, f64)| {
+            let a = i as f64;
             let mass = (ln_choose + a * flip.ln() + (k - a) * (-flip).ln_1p()).exp();
             let turned = (ln_choose + (k - a) * flip.ln() + a * (-flip).ln_1p()).exp();
             digits = digits.max(ln_choose - k * flip.ln());
-            ln_choose += ((k - a) / (a + 1.0)).ln();
             let x = (2.0 * a - k) * ln_odds;
             let rise = q * x.exp_m1();
             // Where e^x is beyond f64, the mass without the record is nothing beside the one with it.
@@ -52,9 +57,8 @@ impl Atoms {
             };
             Atom { loss, mass, with: (1.0 - q) * mass + q * turned, gain }
         };
-        let list: Vec<Atom> = (0..=bits).map(atom).collect();
-        // A coefficient is a sum of up to k logarithms, each rounded, and so is every sum on the way.
-        Self { list, error: f64::EPSILON * (64.0 + 4.0 * k + 4.0 * digits) }
+        let list: Vec<Atom> = ln_choices(bits).into_iter().enumerate().map(atom).collect();
+        Self { list, error: choose::error(bits) + f64::EPSILON * (64.0 + k + 8.0 * digits) }
     }
 
     /// The losses, rising.

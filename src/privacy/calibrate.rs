@@ -1,10 +1,16 @@
 //! From the epsilon one wants to the noise or the flips one needs.
+//!
+//! A search counts what it works. Where that comes to more than a fraction of a second's it ends less close, with more noise than is needed,
+//! 0.1 % to some percent and rarely tenths; what it ends with is proven by a whole answer, whatever was left out on the way.
 
 use super::accountant::{Accountant, Bounds};
+use super::boundary::{Bracket, boundary, over};
+use super::effort::{Effort, Worked};
 use super::event::{Event, Fires};
-use super::pld::{Effort, Pld};
+use super::pld::Pld;
 use super::rdp::Rdp;
 use crate::error::{Error, Result};
+use std::cell::RefCell;
 
 /// How close to the true boundary a search ends, relatively.
 const PRECISION: f64 = 1e-4;
@@ -52,7 +58,7 @@ pub fn sufficient(
     // One that proves nothing there would prove something only far from it.
     let first = accountant.epsilon(&event(start), delta)?.upper;
     let upper = |x: f64| if x == start { Ok(first) } else { Ok(accountant.epsilon(&event(x), delta)?.upper) };
-    Ok(boundary(start, 1e9, epsilon, PRECISION, 0.01, &upper)?.high)
+    Ok(boundary(start, 1e9, epsilon, PRECISION, 0.01, &upper, &|| false)?.high)
 }
 
 fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event) -> Result<Settings> {
@@ -61,7 +67,7 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     }
     let (rdp, pld) = (Rdp::default(), Pld::default());
     let by_rdp = |x: f64| Ok(rdp.epsilon(&event(x), delta)?.upper);
-    let by_rdp = boundary(0.5 * largest.min(2.0), largest, epsilon, PRECISION, 1.0, &by_rdp)?;
+    let by_rdp = boundary(0.5 * largest.min(2.0), largest, epsilon, PRECISION, 1.0, &by_rdp, &|| false)?;
     // A coarse lattice looks first, the coarsest that sees anything; and searches first where RDP is far off, or where answers will be dear.
     let mut effort = Effort::default();
     let mut coarse = Pld { largest_log2: 14, ..pld };
@@ -72,25 +78,33 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     }
     // A direction that loses less than epsilon has no say.
     effort.upper = epsilon;
+    let effort = RefCell::new(effort);
+    let worked = || effort.borrow().worked();
     let off = (seen.upper.max(1e-300) / epsilon).ln().abs();
     let nearer = if off.is_finite() && (off > FAR || !pld.close(seen)) {
-        let roughly = |x: f64| if x == by_rdp.high { Ok(seen.upper) } else { coarse.upper(&event(x), delta, &effort) };
-        boundary(by_rdp.high, largest, epsilon, COARSE, off.clamp(0.05, 1.0), &roughly).ok()
+        let roughly = |x: f64| match x == by_rdp.high {
+            true => Ok(seen.upper),
+            false => coarse.upper(&event(x), delta, &mut effort.borrow_mut()),
+        };
+        boundary(by_rdp.high, largest, epsilon, COARSE, off.clamp(0.05, 1.0), &roughly, &|| false).ok()
     } else {
         None
     };
     let (near, first) = match &nearer {
         None => {
-            let Bounds { lower, upper } = pld.enclosure_by(&event(by_rdp.high), delta, &mut effort)?;
+            let effort = &mut *effort.borrow_mut();
+            let Bounds { lower, upper } = pld.enclosure_by(&event(by_rdp.high), delta, effort)?;
+            effort.upper = epsilon;
             (&by_rdp, Bounds { lower, upper: upper.min(effort.moments) })
         }
         Some(near) => {
             // A longer transform is finer, and rounds more: the one that proves most. Where a short one is close enough, a whole answer ends there.
-            let seen = coarse.enclosure_by(&event(near.high), delta, &mut effort)?;
+            let effort = &mut *effort.borrow_mut();
+            let seen = coarse.enclosure_by(&event(near.high), delta, effort)?;
             effort.upper = epsilon;
             let longest = if pld.close(seen) { effort.log2 } else { pld.largest_log2 };
             let mut least = f64::INFINITY;
-            for (log2, upper) in pld.uppers(&event(near.high), delta, &effort, longest)? {
+            for (log2, upper) in pld.uppers(&event(near.high), delta, effort, longest)? {
                 if upper <= least * (1.0 + PRECISION) {
                     (least, effort.log2) = (upper, log2);
                 }
@@ -98,13 +112,18 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
             (near, Bounds { lower: 0.0, upper: least })
         }
     };
-    effort.upper = epsilon;
     let dear = Dear {
-        whole: &|x| pld.enclosure(&event(x), delta),
-        upper: &|x| pld.upper(&event(x), delta, &effort),
-        lower: &|x| pld.lower(&event(x), delta, &effort),
+        whole: &|x| {
+            let mut own = Effort::default();
+            let found = pld.enclosure_with(&event(x), delta, &mut own);
+            effort.borrow_mut().add(&own);
+            found
+        },
+        upper: &|x| pld.upper(&event(x), delta, &mut effort.borrow_mut()),
+        lower: &|x| pld.lower(&event(x), delta, &mut effort.borrow_mut()),
+        worked: &worked,
     };
-    let start = Start { near, first, whole: nearer.is_none() };
+    let start = Start { near, first, whole: nearer.is_none(), proven: by_rdp.high };
     Ok(Settings { rdp: by_rdp.high, pld: from_near(&start, largest, epsilon, &dear)? })
 }
 
@@ -114,6 +133,8 @@ struct Start<'a> {
     first: Bounds,
     /// Whether `first` is a whole answer; else it is an upper bound alone.
     whole: bool,
+    /// A setting that another accountant proves.
+    proven: f64,
 }
 
 /// An accountant whose every answer takes long: what it says of an epsilon, infinite where it knows none, and, in less time, one bound alone.
@@ -121,6 +142,8 @@ struct Dear<'a> {
     whole: &'a dyn Fn(f64) -> Result<Bounds>,
     upper: &'a dyn Fn(f64) -> Result<f64>,
     lower: &'a dyn Fn(f64) -> Result<f64>,
+    /// Where much has been worked the search ends less close, and where it is enough the best that is known has to do.
+    worked: &'a dyn Fn() -> Worked,
 }
 
 /// A step of the search below which the next answer may be the last: it is asked for whole.
@@ -131,8 +154,14 @@ const FAR: f64 = 0.25;
 /// this closely.
 const COARSE: f64 = 1e-2;
 
+/// How close a search ends that has worked much, or whose accountant does not fall as it should.
+const ROUGH: f64 = 20.0 * PRECISION;
+
 /// How often a dear accountant is asked before the best that is known has to do: epsilon may jump where its lattice ends.
 const PATIENCE: usize = 8;
+
+/// How often it is asked even so where enough has been worked.
+const HURRY: usize = 3;
 
 /// The boundary by a dear accountant, from its answer where another one saw it: Newton's steps in logarithms, beginning with the slope that the other one
 /// saw and kept between what is known to be too little and to suffice, until a setting suffices with less than [`PRECISION`] to spare; then one below it,
@@ -140,8 +169,9 @@ const PATIENCE: usize = 8;
 ///
 /// What suffices is what the whole answer says, as statements will; only how much there is to spare goes by the slope.
 fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bounds> {
-    let &Start { near, first: mut found, mut whole } = start;
+    let &Start { near, first: mut found, mut whole, proven } = start;
     let excess = |e: f64| over(e, target);
+    let enough = || (dear.worked)() == Worked::Enough;
     let mut slope = near.slope();
     let mut x = near.high;
     let mut reach = if start.whole { 0.5 } else { 5.0 * COARSE };
@@ -156,12 +186,17 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
             too_little = x;
         }
         let known = best.map_or(f64::INFINITY, |(x, ..)| x);
-        let close = (0.0..=PRECISION).contains(&(-above / slope)) || near.low == 0.0;
-        if close || known <= too_little * (1.0 + PRECISION) || asked + 1 == PATIENCE {
+        let little = (dear.worked)() == Worked::Little;
+        let precision = if little { PRECISION } else { ROUGH };
+        let close = (0.0..=precision).contains(&(-above / slope)) || near.low == 0.0;
+        if close || known <= too_little * (1.0 + precision) || asked + 1 == PATIENCE || (asked >= HURRY && enough()) {
             break;
         }
         // Aim at the middle of what there may be to spare; where there is no finite epsilon, a little further up.
-        let step = if above.is_finite() { (above / slope + 0.5 * PRECISION).clamp(-reach, reach) } else { 0.05 };
+        if !little {
+            reach = reach.max(0.5);
+        }
+        let step = if above.is_finite() { (above / slope + 0.5 * precision).clamp(-reach, reach) } else { 0.05 };
         if step.abs() == reach {
             reach *= 2.0;
         }
@@ -173,7 +208,7 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
         } else {
             break;
         };
-        whole = start.whole && step.abs() < CLOSE;
+        whole = start.whole && little && step.abs() < CLOSE;
         found = if whole { (dear.whole)(next)? } else { Bounds { lower: 0.0, upper: (dear.upper)(next)? } };
         let seen = (above - excess(found.upper)) / (next / x).ln();
         if seen.is_finite() && (0.1..=100.0).contains(&seen) {
@@ -183,14 +218,25 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
     }
     if let Some(best) = best {
         (x, found, whole) = best;
+    } else if enough() && !whole && excess(found.upper).is_finite() {
+        // What does not suffice by one bound hardly does by all: further by what the slope says.
+        x = (x * (excess(found.upper) / slope + ROUGH).exp()).min(largest);
     }
     if !whole {
         found = (dear.whole)(x)?;
     }
     if found.upper.is_nan() || found.upper > target {
-        // It does not fall as it should: enclose the boundary by whole answers, not too closely.
+        // Where enough has been worked, a few settings further up.
+        let further =
+            [excess(found.upper).min(0.1) / slope + 2.0 * ROUGH, 0.05, (proven / x).ln()].map(|by| x * by.exp());
+        for further in further {
+            if enough() && found.upper > target && further > x {
+                (x, found) = (further.min(largest), (dear.whole)(further.min(largest))?);
+            }
+        }
+        // It does not fall as it should: enclose the boundary by whole answers, not too closely; or climb by them to what suffices.
         let upper = |y: f64| if y == x { Ok(found.upper) } else { Ok((dear.whole)(y)?.upper) };
-        let upper = boundary(x, largest, target, 20.0 * PRECISION, 4e-3, &upper)?.high;
+        let upper = boundary(x, largest, target, ROUGH, 4e-3, &upper, &enough)?.high;
         return Ok(Bounds { lower: 0.0, upper });
     }
     let (upper, mut lower) = (x, found.lower);
@@ -198,7 +244,7 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
     for _ in 0..2 {
         // A lower bound that is not a number proves nothing.
         let below = -excess(lower.max(0.0)) / slope;
-        if below > 0.1 {
+        if below > 0.1 || enough() {
             break;
         }
         x *= (-below).exp() * (1.0 - PRECISION);
@@ -210,109 +256,16 @@ fn from_near(start: &Start, largest: f64, target: f64, dear: &Dear) -> Result<Bo
     Ok(Bounds { lower: 0.0, upper })
 }
 
-/// Two settings that have a boundary between them, or, if `low` is 0, one below which it lies.
-struct Bracket {
-    low: f64,
-    high: f64,
-    /// Logarithms of their epsilons over the target.
-    excess: (f64, f64),
-}
-
-impl Bracket {
-    /// How fast epsilon falls with the setting, in logarithms.
-    fn slope(&self) -> f64 {
-        let seen = (self.excess.0 - self.excess.1) / (self.high / self.low).ln();
-        if seen.is_finite() && (0.1..=100.0).contains(&seen) { seen } else { 1.5 }
-    }
-}
-
-/// ln(epsilon / target): what is above 0 does not suffice, and neither does what is not a number.
-fn over(epsilon: f64, target: f64) -> f64 {
-    if epsilon.is_nan() { f64::INFINITY } else { (epsilon.max(1e-300) / target).ln() }
-}
-
-/// Settings with f(low) > target >= f(high) and high / low <= 1 + `precision`, for f falling; low is 0 if the target holds everywhere.
-///
-/// Brackets around `start` by growing factors, the first 1 + `reach`, then regula falsi in logarithms, with a step of bisection
-/// whenever it stalls.
-fn boundary(
-    start: f64,
-    largest: f64,
-    target: f64,
-    precision: f64,
-    reach: f64,
-    f: &dyn Fn(f64) -> Result<f64>,
-) -> Result<Bracket> {
-    // No finite epsilon is an answer here: too little noise.
-    let excess = |x: f64| match f(x) {
-        Ok(e) => Ok(over(e, target)),
-        Err(Error::Privacy(_)) => Ok(f64::INFINITY),
-        Err(e) => Err(e),
-    };
-    let (mut high, mut growth) = (start, 1.0 + reach);
-    let mut at_high = excess(high)?;
-    let (mut low, mut at_low) = (high, at_high);
-    while at_high > 0.0 {
-        if high >= largest {
-            return Err(Error::Privacy(format!(
-                "epsilon {target} is out of reach: even {largest} does not suffice; use fewer steps, a lower sampling rate or a larger delta"
-            )));
-        }
-        (low, at_low) = (high, at_high);
-        high = (high * growth).min(largest);
-        growth *= growth.min(4.0);
-        at_high = excess(high)?;
-    }
-    let mut growth = 1.0 + reach;
-    while at_low <= 0.0 {
-        if low < 1e-9 {
-            return Ok(Bracket { low: 0.0, high: low, excess: (f64::NAN, at_low) });
-        }
-        (high, at_high) = (low, at_low);
-        low /= growth;
-        growth *= growth.min(4.0);
-        at_low = excess(low)?;
-    }
-    let mut bisect = false;
-    while high / low > 1.0 + precision {
-        let (a, b) = (low.ln(), high.ln());
-        let secant = if at_low.is_finite() { (a * at_high - b * at_low) / (at_high - at_low) } else { f64::NAN };
-        // Aim a little beside the root, so that the next bracket is short from both sides.
-        let edge = 0.45 * precision;
-        let x = if bisect || !(secant > a && secant < b) { 0.5 * (a + b) } else { secant.clamp(a + edge, b - edge) };
-        let before = b - a;
-        let at = excess(x.exp())?;
-        if at > 0.0 {
-            (low, at_low) = (x.exp(), at);
-        } else {
-            (high, at_high) = (x.exp(), at);
-        }
-        bisect = !bisect && high.ln() - low.ln() > 0.5 * before;
-    }
-    Ok(Bracket { low, high, excess: (at_low, at_high) })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_boundary_is_enclosed() {
-        for root in [1e-3, 0.7, 40.0] {
-            let Bracket { low, high, .. } =
-                boundary(1.0, 1e9, 2.0, PRECISION, 0.01, &|x| Ok(2.0 * (root / x).powf(1.7))).unwrap();
-            assert!(low < root && root <= high && high / low <= 1.0 + 1.01 * PRECISION, "{low} {root} {high}");
-        }
-        assert!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(3.0)).is_err());
-        assert_eq!(boundary(1.0, 10.0, 2.0, PRECISION, 0.01, &|_| Ok(1.0)).unwrap().low, 0.0);
-    }
 
     #[test]
     fn what_is_not_a_number_does_not_suffice() {
         let (root, unknown) = (5.0, 2.0);
         let f = |x: f64| Ok(if x < unknown { f64::NAN } else { 2.0 * root / x });
         for start in [1.0, 1.9, 20.0] {
-            let found = boundary(start, 1e9, 2.0, PRECISION, 0.5, &f).unwrap();
+            let found = boundary(start, 1e9, 2.0, PRECISION, 0.5, &f, &|| false).unwrap();
             assert!(
                 found.low < root && root <= found.high && found.high < root * 1.001,
                 "{} {}",
@@ -320,12 +273,12 @@ mod tests {
                 found.high
             );
         }
-        assert!(boundary(1.0, 10.0, 2.0, PRECISION, 0.5, &|_| Ok(f64::NAN)).is_err());
+        assert!(boundary(1.0, 10.0, 2.0, PRECISION, 0.5, &|_| Ok(f64::NAN), &|| false).is_err());
         let near = Bracket { low: 1.8, high: 1.9, excess: (0.1, -0.1) };
         let whole = |x: f64| f(x).map(|upper| Bounds { lower: f64::NAN, upper });
-        let dear = Dear { whole: &whole, upper: &f, lower: &|_| Ok(f64::NAN) };
+        let dear = Dear { whole: &whole, upper: &f, lower: &|_| Ok(f64::NAN), worked: &|| Worked::Little };
         let first = Bounds { lower: f64::NAN, upper: f64::NAN };
-        let found = from_near(&Start { near: &near, first, whole: true }, 1e9, 2.0, &dear).unwrap();
+        let found = from_near(&Start { near: &near, first, whole: true, proven: near.high }, 1e9, 2.0, &dear).unwrap();
         assert!(found.lower == 0.0 && found.upper >= root && found.upper < root * 1.01, "{found:?}");
     }
 
@@ -335,7 +288,7 @@ mod tests {
         for (root, power) in [(0.4, 0.6), (1.5, 1.0), (3.0, 2.5), (0.01, 9.0)] {
             let truth = |x: f64| 2.0 * (root / x).powf(power);
             for off in [1.0, 1.02, 1.3, 2.0] {
-                let near = boundary(1.0, 1e9, 2.0, PRECISION, 0.1, &|x| Ok(off * truth(x))).unwrap();
+                let near = boundary(1.0, 1e9, 2.0, PRECISION, 0.1, &|x| Ok(off * truth(x)), &|| false).unwrap();
                 let asked = std::cell::Cell::new(0);
                 let times = |factor: f64| {
                     let asked = &asked;
@@ -346,10 +299,10 @@ mod tests {
                 };
                 let (over, under) = (times(1.0005), times(0.9995));
                 let whole = |x: f64| Ok(Bounds { lower: under(x)?, upper: over(x)? });
-                let dear = Dear { whole: &whole, upper: &over, lower: &under };
+                let dear = Dear { whole: &whole, upper: &over, lower: &under, worked: &|| Worked::Little };
                 let first = whole(near.high).unwrap();
                 let Bounds { lower, upper } =
-                    from_near(&Start { near: &near, first, whole: true }, 1e9, 2.0, &dear).unwrap();
+                    from_near(&Start { near: &near, first, whole: true, proven: near.high }, 1e9, 2.0, &dear).unwrap();
                 assert!(
                     truth(upper) * 1.0005 <= 2.0 && truth(upper * (1.0 - 3.0 * PRECISION)) * 1.0005 > 2.0,
                     "{upper}"
@@ -359,21 +312,65 @@ mod tests {
             }
         }
         // One that is not smooth still ends with what suffices, after few answers, and a lower bound that is far off is not sought.
-        let near = boundary(1.0, 1e9, 2.0, 5e-3, 0.1, &|x| Ok(2.0 / x)).unwrap();
+        let near = boundary(1.0, 1e9, 2.0, 5e-3, 0.1, &|x| Ok(2.0 / x), &|| false).unwrap();
         let asked = std::cell::Cell::new(0);
         let jumps = |x: f64| {
             asked.set(asked.get() + 1);
             Ok(if x < 1.3 { f64::INFINITY } else { 1.5 })
         };
         let whole = |x| Ok(Bounds { lower: 0.1, upper: jumps(x)? });
-        let dear = Dear { whole: &whole, upper: &jumps, lower: &|_| Ok(0.1) };
+        let dear = Dear { whole: &whole, upper: &jumps, lower: &|_| Ok(0.1), worked: &|| Worked::Little };
         let first = Bounds { lower: 0.0, upper: f64::INFINITY };
         for whole in [true, false] {
             asked.set(0);
-            let Bounds { lower, upper } = from_near(&Start { near: &near, first, whole }, 1e9, 2.0, &dear).unwrap();
+            let Bounds { lower, upper } =
+                from_near(&Start { near: &near, first, whole, proven: near.high }, 1e9, 2.0, &dear).unwrap();
             assert!(lower == 0.0 && (1.3..1.5).contains(&upper), "{upper}");
             assert!(asked.get() <= 3 * PATIENCE, "{} times", asked.get());
         }
+    }
+
+    /// A search that has worked enough asks a few times more, and what it ends with a whole answer proves; also where whole answers see more than
+    /// one bound does, or far more.
+    #[test]
+    fn where_enough_has_been_worked_what_is_proven_has_to_do() {
+        let truth = |x: f64| 2.0 * (1.5 / x).powf(1.3);
+        for (worked, more) in
+            [(Worked::Much, 1.0), (Worked::Enough, 1.0), (Worked::Enough, 1.004), (Worked::Enough, 1.5)]
+        {
+            for near in [0.5, 1.49, 1.51, 1.9] {
+                let asked = std::cell::Cell::new(0);
+                let times = |factor: f64| {
+                    let asked = &asked;
+                    move |x: f64| {
+                        asked.set(asked.get() + 1);
+                        Ok(truth(x) * factor)
+                    }
+                };
+                let (upper, over) = (times(1.0), times(more));
+                let whole = |x: f64| Ok(Bounds { lower: 0.0, upper: over(x)? });
+                let dear = Dear { whole: &whole, upper: &upper, lower: &|_| Ok(0.0), worked: &|| worked };
+                let first = Bounds { lower: 0.0, upper: truth(near) };
+                let near = Bracket { low: 0.99 * near, high: near, excess: (0.1, 0.09) };
+                let start = Start { near: &near, first, whole: false, proven: 3.0 };
+                let found = from_near(&start, 1e9, 2.0, &dear).unwrap().upper;
+                assert!(truth(found) * more <= 2.0, "{worked:?} {more}: {found}");
+                let loose = if more > 1.1 { 2.01 } else { 1.01 };
+                assert!(found <= 1.5 * loose, "{worked:?} {more} from {}: {found}", near.high);
+                assert!(asked.get() <= HURRY + 5, "{worked:?} {more}: {} times", asked.get());
+            }
+        }
+    }
+
+    /// Five kinds of steps so dear that the search ends early: still, what it names a whole answer proves, and it is less than RDP's.
+    #[test]
+    fn a_dear_search_ends_with_what_is_proven() {
+        let fires = [(10_679, 48), (42, 3), (83_873_000, 1), (98_758, 7), (548_210, 4)];
+        let fires = fires.map(|(steps, bits)| Fires { steps, bits });
+        let (epsilon, delta, q) = (0.585_94, 4.669e-4, 3.7236e-7);
+        let Settings { rdp, pld: Bounds { upper, .. } } = dither(epsilon, delta, q, &fires).unwrap();
+        let found = Pld::default().enclosure(&Event::dithered(upper, q, &fires), delta).unwrap();
+        assert!(found.upper <= epsilon && upper < 0.6 * rdp, "{found:?} at {upper}, RDP {rdp}");
     }
 
     /// What is asked with the effort of a neighbour says the same as a whole answer does.
@@ -387,8 +384,10 @@ mod tests {
             pld.enclosure_by(&event(z, q), 1e-5, &mut effort).unwrap();
             for z in [z, 1.03 * z, 0.9 * z] {
                 let whole = pld.enclosure(&event(z, q), 1e-5).unwrap();
-                let (upper, lower) =
-                    (pld.upper(&event(z, q), 1e-5, &effort).unwrap(), pld.lower(&event(z, q), 1e-5, &effort).unwrap());
+                let (upper, lower) = (
+                    pld.upper(&event(z, q), 1e-5, &mut effort).unwrap(),
+                    pld.lower(&event(z, q), 1e-5, &mut effort).unwrap(),
+                );
                 assert!(lower > 0.0 && lower <= whole.upper && whole.lower <= upper, "{lower} {whole:?} {upper}");
                 assert!(upper - lower < 3e-3 * upper, "{lower} to {upper}");
             }

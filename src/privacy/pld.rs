@@ -14,6 +14,7 @@ use super::accountant::{Accountant, Bounds, check_delta, ever_sampled, larger};
 use super::aim::{Aimed, at_interval, curves, largest, points};
 use super::binomial;
 use super::curve::{Curve, Direction};
+use super::effort::{Effort, length};
 use super::event::{Event, Step};
 use super::lattice::LARGEST_LOSS;
 use crate::error::{Error, Result};
@@ -61,8 +62,12 @@ impl Accountant for Pld {
 impl Pld {
     /// What is proven of epsilon from both sides; the upper bound is infinite where none is found.
     pub fn enclosure(&self, event: &Event, delta: f64) -> Result<Bounds> {
-        let mut effort = Effort::default();
-        let Bounds { lower, upper } = self.enclosure_by(event, delta, &mut effort)?;
+        self.enclosure_with(event, delta, &mut Effort::default())
+    }
+
+    /// [`Pld::enclosure`], and what it took.
+    pub(super) fn enclosure_with(&self, event: &Event, delta: f64, effort: &mut Effort) -> Result<Bounds> {
+        let Bounds { lower, upper } = self.enclosure_by(event, delta, effort)?;
         // Moments round nothing off, however many steps there are; what a fixed interval says is left as it is.
         let upper = if self.interval.is_none() { upper.min(effort.moments) } else { upper };
         Ok(Bounds { lower, upper })
@@ -87,6 +92,7 @@ impl Pld {
             lower: sides.iter().map(|s| s.1.lower).fold(0.0, f64::max),
             upper: sides.iter().map(|s| s.1.upper).fold(0.0, larger),
         };
+        effort.count(sides.iter().map(|s| s.0.aim.work).sum(), &steps);
         let start = sides.iter().map(|s| s.0.start).max().unwrap_or(0);
         for log2 in self.lengths(start) {
             let floor = worst(&sides).lower;
@@ -95,6 +101,8 @@ impl Pld {
                 *bounds = Bounds { lower: bounds.lower.max(lower), upper: bounds.upper.min(upper) };
             });
             effort.log2 = log2;
+            // Both bounds.
+            effort.count(sides.iter().map(|s| 2 * s.0.work_at(log2)).sum(), &steps);
             let all = worst(&sides);
             if all.lower > LARGEST_LOSS || self.close(all) {
                 break;
@@ -105,12 +113,12 @@ impl Pld {
         let flips = steps.iter().all(|(step, _)| matches!(step, Step::Response { .. }));
         effort.blind = flips && sides[leads].1.upper >= sides[leads].0.simple;
         effort.direction = direction;
-        effort.moments = sides.iter().map(|(aimed, bounds)| bounds.upper.min(aimed.moments)).fold(0.0, larger);
+        effort.moments = sides.iter().map(|(aimed, bounds)| bounds.upper.min(aimed.aim.moments)).fold(0.0, larger);
         let mut bounds = worst(&sides);
         effort.upper = bounds.upper;
         if let Some(h) = self.interval {
             let each: Result<Vec<f64>> =
-                sides.par_iter().map(|(aimed, _)| at_interval(&aimed.curves, &aimed.window, h, delta)).collect();
+                sides.par_iter().map(|(aimed, _)| at_interval(&aimed.curves, &aimed.aim.window, h, delta)).collect();
             bounds.upper = each?.into_iter().fold(0.0, larger);
         }
         Ok(bounds)
@@ -119,7 +127,7 @@ impl Pld {
 
 impl Pld {
     /// The upper bound alone, with the effort that an event much like this one took: a fraction of [`Pld::enclosure`]'s work.
-    pub(super) fn upper(&self, event: &Event, delta: f64, effort: &Effort) -> Result<f64> {
+    pub(super) fn upper(&self, event: &Event, delta: f64, effort: &mut Effort) -> Result<f64> {
         Ok(self.uppers(event, delta, effort, effort.log2)?.next().map_or(f64::INFINITY, |(_, upper)| upper))
     }
 
@@ -128,7 +136,7 @@ impl Pld {
         &self,
         event: &Event,
         delta: f64,
-        effort: &Effort,
+        effort: &mut Effort,
         longest: u32,
     ) -> Result<impl Iterator<Item = (u32, f64)> + use<>> {
         let efforts: Vec<u32> = (effort.log2..=longest.max(effort.log2)).step_by(2).collect();
@@ -140,41 +148,57 @@ impl Pld {
         Ok(efforts.into_iter().zip(bounds))
     }
 
-    fn uppers_of(&self, steps: &[(Step, u64)], delta: f64, effort: &Effort, efforts: &[u32]) -> Vec<f64> {
-        let one = || -> Vec<f64> {
-            let aimed = self.aimed(steps, effort.direction, delta);
-            let at = |&log2: &u32| {
-                let log2 = Effort { log2, ..*effort }.length(aimed.start);
-                aimed.upper(log2, self.core(log2), delta).min(aimed.simple)
-            };
-            efforts.iter().map(at).collect()
+    fn uppers_of(&self, steps: &[(Step, u64)], delta: f64, effort: &mut Effort, efforts: &[u32]) -> Vec<f64> {
+        let Effort { direction, upper: wanted, .. } = *effort;
+        let aim = |direction| self.aimed_by(steps, direction, delta, effort);
+        let one = || {
+            let aimed = aim(direction);
+            let lengths: Vec<u32> = efforts.iter().map(|&log2| length(log2, aimed.start)).collect();
+            let at = |&log2: &u32| aimed.upper(log2, self.core(log2), delta).min(aimed.simple);
+            let found: Vec<f64> = lengths.iter().map(at).collect();
+            let work = aimed.aim.work + lengths.into_iter().map(|log2| aimed.work_at(log2)).sum::<u64>();
+            (aimed.aim, work, found)
         };
         // The other direction is nearly always far below: what it could lose at most tells, or a short FFT proves it.
-        let aim = || self.aimed(steps, effort.direction.other(), delta);
-        let mut least = largest(&curves(steps, effort.direction.other()));
-        let (found, ahead) = if least < effort.upper { (one(), None) } else { rayon::join(one, || Some(aim())) };
+        let mut least = largest(&curves(steps, direction.other()));
+        let ((aimed, mut work, found), ahead) =
+            if least < wanted { (one(), None) } else { rayon::join(one, || Some(aim(direction.other()))) };
         let lowest = found.iter().copied().fold(f64::INFINITY, f64::min);
+        let mut other = ahead;
         if least > lowest {
-            let other = ahead.unwrap_or_else(aim);
+            let other = other.get_or_insert_with(|| aim(direction.other()));
             least = least.min(other.simple);
             for log2 in self.lengths(other.start) {
                 if least <= lowest || efforts.last().is_none_or(|&last| log2 > last.max(other.start)) {
                     break;
                 }
                 least = least.min(other.upper(log2, self.core(log2), delta));
+                work += other.work_at(log2);
             }
+        }
+        effort.learn(direction, aimed, lowest);
+        if let Some(other) = other {
+            work += other.aim.work;
+            effort.learn(direction.other(), other.aim, lowest);
+        }
+        effort.count(work, steps);
+        // An earlier aim may miss what a new one meets.
+        if lowest.is_infinite() && effort.aim(direction).is_some() {
+            effort.forget();
+            return self.uppers_of(steps, delta, effort, efforts);
         }
         found.into_iter().map(|found| larger(found, least)).collect()
     }
 
     /// A lower bound alone, with that effort.
-    pub(super) fn lower(&self, event: &Event, delta: f64, effort: &Effort) -> Result<f64> {
+    pub(super) fn lower(&self, event: &Event, delta: f64, effort: &mut Effort) -> Result<f64> {
         let steps = event.steps()?;
         if let Some(bounds) = known(&steps, delta) {
             return Ok(bounds.lower);
         }
-        let aimed = self.aimed(&steps, effort.direction, delta);
-        let log2 = effort.length(aimed.start);
+        let aimed = self.aimed_by(&steps, effort.direction, delta, effort);
+        let log2 = length(effort.log2, aimed.start);
+        effort.count(aimed.aim.work + aimed.work_at(log2), &steps);
         Ok(aimed.lower(log2, self.core(log2), delta))
     }
 
@@ -196,33 +220,14 @@ impl Pld {
     fn aimed(&self, steps: &[(Step, u64)], direction: Direction, delta: f64) -> Aimed {
         Aimed::new(curves(steps, direction), delta, self.largest_log2)
     }
-}
 
-/// What an answer took: for events that differ little it is the same again.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
-    /// log2 of the longest FFT.
-    pub(super) log2: u32,
-    /// The direction with the larger epsilon.
-    pub(super) direction: Direction,
-    /// The upper bound.
-    pub(super) upper: f64,
-    /// Whether, of flips, no FFT said more than what needs none.
-    pub(super) blind: bool,
-    /// The upper bound, or what moments prove where that is less.
-    pub(super) moments: f64,
-}
-
-impl Effort {
-    /// log2 of an FFT about as long, among those that are tried from `start` on: a whole answer would ask for it too.
-    fn length(&self, start: u32) -> u32 {
-        start + self.log2.saturating_sub(start) / 2 * 2
-    }
-}
-
-impl Default for Effort {
-    fn default() -> Self {
-        Self { log2: 0, direction: Direction::Remove, upper: 0.0, blind: false, moments: f64::INFINITY }
+    /// [`Pld::aimed`], with as little work as the effort has left for it.
+    fn aimed_by(&self, steps: &[(Step, u64)], direction: Direction, delta: f64, effort: &Effort) -> Aimed {
+        let curves = curves(steps, direction);
+        match effort.aim(direction) {
+            Some(earlier) => Aimed::like(curves, delta, self.largest_log2, earlier),
+            None => Aimed::new(curves, delta, self.largest_log2),
+        }
     }
 }
 
@@ -283,7 +288,7 @@ mod tests {
         let pld = Pld::default();
         for start in 12..=20 {
             for log2 in 0..=pld.largest_log2 {
-                let length = Effort { log2, ..Effort::default() }.length(start);
+                let length = length(log2, start);
                 assert!(pld.lengths(start).any(|l| l == length), "from {start} on, for {log2}: {length}");
                 assert!(length + 1 >= log2);
             }
@@ -361,7 +366,7 @@ mod tests {
             let steps = event.steps().unwrap();
             let whole = sigma / (steps.iter().map(|s| s.1).sum::<u64>() as f64).sqrt();
             for direction in [Direction::Remove, Direction::Add] {
-                let eps = Pld::default().aimed(&steps, direction, delta).moments;
+                let eps = Pld::default().aimed(&steps, direction, delta).aim.moments;
                 let (spent, error) = super::super::normal::hockey_stick(whole, eps);
                 assert!(spent - error <= delta, "{sigma}: delta {spent} at {eps}");
                 // And say something.

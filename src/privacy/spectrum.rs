@@ -26,6 +26,12 @@ const BLOCK: usize = 64;
 /// and charged.
 const NOTHING: f64 = -200.0;
 
+/// Places of a spectrum that are raised to a power at once,
+const LANES: usize = 8;
+
+/// and by one thread.
+const SHARE: usize = 1 << 13;
+
 /// Kinds of steps that are transformed at once: each takes a buffer of its own.
 const TOGETHER: usize = 4;
 
@@ -92,7 +98,12 @@ impl Parts {
         out
     }
 
-    fn steps(&self) -> f64 {
+    /// How many losses there are, of all kinds of steps.
+    pub(super) fn losses(&self) -> usize {
+        self.parts.iter().map(|(l, _)| l.atoms.len()).sum()
+    }
+
+    pub(super) fn steps(&self) -> f64 {
         self.parts.iter().map(|(_, c)| *c as f64).sum()
     }
 
@@ -102,72 +113,8 @@ impl Parts {
     }
 
     /// P(some step has an infinite loss), at most.
-    fn infinite(&self) -> f64 {
+    pub(super) fn infinite(&self) -> f64 {
         self.parts.iter().map(|(l, c)| l.infinite * *c as f64).sum()
-    }
-
-    /// The θ that gives the best Chernoff bound at `delta`: argmin (K(θ) - ln delta) / θ.
-    ///
-    /// Where the largest possible loss is likelier than `delta` no θ is best: then the one from which on the tilted sum
-    /// is within 1/θ of that loss.
-    pub fn chernoff_tilt(&self, delta: f64) -> f64 {
-        let mut tilt = smallest(-16.0, 25.0, 45, |t| (self.cumulant(t)[0] - delta.ln()) / t);
-        // Two neighbours on the lattice that share one loss are no spread of it: up to h^2 / 4 a step.
-        let shared: f64 = self.parts.iter().map(|(l, count)| *count as f64 * l.step * l.step / 4.0).sum();
-        let spread = |tilt: f64| tilt * tilt * (self.cumulant(tilt)[2] - shared);
-        while tilt > 1e-7 && (spread(tilt) < 1.0 || spread(tilt).is_nan()) {
-            tilt /= 1.5;
-        }
-        tilt
-    }
-
-    /// The epsilon that moments alone prove at `target`, near the tilt `around`: no FFT rounds it, however many steps there are.
-    ///
-    /// (1 - e^-x)+ <= e^(θ x) θ^θ / (1+θ)^(1+θ), so delta(ε) <= e^(K(θ) - θ ε) θ^θ / (1+θ)^(1+θ): what RDP of order 1 + θ proves, of these
-    /// lattices and with any θ.
-    pub fn moment_bound(&self, target: f64, around: f64) -> f64 {
-        let spare = target - self.infinite();
-        if spare.is_nan() || spare <= 0.0 {
-            return f64::INFINITY;
-        }
-        let at = |tilt: f64| {
-            let digits = |(l, _): &(Lattice, u64)| {
-                let (low, high) = (l.atoms.first().map_or(0, |a| a.0), l.atoms.last().map_or(0, |a| a.0));
-                tilt * l.step * (low.unsigned_abs().max(high.unsigned_abs())) as f64
-            };
-            // A logarithm of a sum of exponentials errs by some last bits of the largest exponents; masses above e^-1000 have any say.
-            let terms = self.parts.iter().map(|(l, _)| l.atoms.len()).max().unwrap_or(0) as f64;
-            let each = 64.0 + terms + 4.0 * (1000.0 + self.parts.iter().map(digits).fold(0.0, f64::max));
-            let rounded = self.steps() * f64::EPSILON * each;
-            // θ ln θ - (1 + θ) ln(1 + θ), without what cancels for large θ.
-            let shape = -tilt.ln_1p() - tilt * (1.0 / tilt).ln_1p();
-            (self.cumulant(tilt)[0] + rounded + shape - spare.ln()) / tilt
-        };
-        let best = at(smallest(around.ln() - 1.0, around.ln() + 1.0, 8, at));
-        if best.is_nan() { f64::INFINITY } else { best.max(0.0) * (1.0 + 1e-12) }
-    }
-
-    /// The θ >= `floor` at which the tilted mean is `mean`.
-    pub fn tilt_for_mean(&self, mean: f64, floor: f64, ceiling: f64) -> f64 {
-        let (mut low, mut high) = (floor, ceiling);
-        for _ in 0..20 {
-            let mid = (low * high).sqrt();
-            if self.cumulant(mid)[1] < mean { low = mid } else { high = mid }
-        }
-        high
-    }
-
-    /// A window outside of which the tilted sum is with probability at most 2 e^-`nats`, and a little more on both sides.
-    pub fn window(&self, tilt: f64, nats: f64) -> Window {
-        let [k, mean, variance] = self.cumulant(tilt);
-        let around = -0.5 * variance.max(1e-300).ln();
-        let bound = |sign: f64, x: f64| (self.cumulant(tilt + sign * x)[0] - k + nats) / x;
-        let best = |sign: f64| smallest(around - 4.0, around + 7.0, 14, |x| bound(sign, x));
-        let (up, down) = rayon::join(|| best(1.0), || best(-1.0));
-        let (low, high) = ((-bound(-1.0, down)).min(mean), bound(1.0, up).max(mean));
-        let margin = 0.05 * (high - low);
-        let range = (low - margin, high + margin);
-        Window { tilt, range, further: (down, up) }
     }
 
     /// The epsilon at which delta is `target`, never too small for [`Side::Upper`], never too large for [`Side::Lower`].
@@ -251,8 +198,6 @@ impl Parts {
         let (forward, inverse) = PLANNER.with_borrow_mut(|p| (p.plan_fft_forward(len), p.plan_fft_inverse(len)));
         let half = len / 2 + 1;
         let zero = Complex::new(0.0, 0.0);
-        let mut product = vec![Complex::new(1.0, 0.0); half];
-        let (mut ln_size, mut relative) = (vec![0.0; half], vec![0.0; half]);
         // A radix-2 FFT of non-negative numbers of sum 1 errs by less than 5 u log2(n) in each entry, u = EPSILON / 2.
         let eta = 8.0 * f64::EPSILON * (len as f64).log2();
         let spectrum = |k: usize| {
@@ -276,7 +221,9 @@ impl Parts {
         let nothing = |least: f64, z: &Complex<f64>| least > 0.0 && z.norm_sqr() < 0.999 * least * least;
         let most = (0..self.parts.len()).max_by_key(|&k| self.parts[k].1).unwrap_or(0);
         let first = spectrum(most);
-        let gone: Vec<bool> = first.0[..half].iter().map(|z| nothing(least(most), z)).collect();
+        let whole =
+            |z| Place { product: Complex::new(1.0, 0.0), ln_size: 0.0, relative: 0.0, gone: nothing(least(most), z) };
+        let mut places: Vec<Place> = first.0[..half].iter().map(whole).collect();
         let mut frequent = Some(first);
         let mut scale_error = 0.0;
         let mut buffer = Vec::new();
@@ -288,32 +235,23 @@ impl Parts {
                 let Some((spectrum, digits)) = other.take().or_else(|| frequent.take()) else { continue };
                 let (count, least) = (self.parts[k].1, least(k));
                 scale_error += count as f64 * f64::EPSILON * (64.0 + 4.0 * digits);
-                for (i, z) in spectrum[..half].iter().enumerate() {
-                    if gone[i] || nothing(least, z) {
-                        // A relative error of 1 says that all of it is missing.
-                        product[i] = zero;
-                        (ln_size[i], relative[i]) = (NOTHING, 1.0);
-                        continue;
-                    }
-                    product[i] *= power(*z, count);
-                    let size = z.norm_sqr().sqrt() + eta;
-                    ln_size[i] += count as f64 * size.ln();
-                    relative[i] += count as f64 * (eta / size + 4.0 * f64::EPSILON);
-                }
+                places.par_chunks_mut(SHARE).zip(spectrum[..half].par_chunks(SHARE)).for_each(|(places, spectrum)| {
+                    raise(places, spectrum, count, eta, |z| nothing(least, z));
+                });
                 buffer = spectrum;
             }
         }
         let (mut error, mut total) = (0.0, 0.0);
-        for i in 0..half {
+        for (i, &Place { ln_size, relative, .. }) in places.iter().enumerate() {
             let both = if i == 0 || 2 * i == len { 1.0 } else { 2.0 };
-            let size = exp(ln_size[i]);
-            error += both * size * relative[i] * relative[i].min(1.0).exp();
+            let size = exp(ln_size);
+            error += both * size * relative * relative.min(1.0).exp();
             total += both * size;
         }
-        for i in 0..half {
-            buffer[i] = product[i] / len as f64;
+        for (i, &Place { product, .. }) in places.iter().enumerate() {
+            buffer[i] = product / len as f64;
             if i > 0 && 2 * i < len {
-                buffer[len - i] = product[i].conj() / len as f64;
+                buffer[len - i] = product.conj() / len as f64;
             }
         }
         inverse.process(&mut buffer);
@@ -360,34 +298,67 @@ fn around(j: i64, len: usize) -> usize {
     j as usize & (len - 1)
 }
 
-/// z^n by repeated squaring.
-fn power(z: Complex<f64>, mut n: u64) -> Complex<f64> {
-    let (mut out, mut square) = (Complex::new(1.0, 0.0), z);
-    while n > 0 {
-        if n & 1 == 1 {
-            out *= square;
-        }
-        square *= square;
-        n >>= 1;
-    }
-    out
+/// A place of the sum's spectrum, as far as it is composed.
+struct Place {
+    product: Complex<f64>,
+    /// ln of the size of the product, and a bound on its relative error.
+    ln_size: f64,
+    relative: f64,
+    /// Whether the most frequent kind of steps leaves nothing here.
+    gone: bool,
 }
 
-/// Golden-section search for the x in e^[low, high] with the smallest f(x), f falling and then rising in ln x.
-fn smallest(mut low: f64, mut high: f64, rounds: u32, f: impl Fn(f64) -> f64) -> f64 {
-    let g = (5.0_f64.sqrt() - 1.0) / 2.0;
-    let (mut a, mut b) = (high - g * (high - low), low + g * (high - low));
-    let (mut fa, mut fb) = (f(a.exp()), f(b.exp()));
-    for _ in 0..rounds {
-        if fa <= fb {
-            (high, b, fb) = (b, a, fa);
-            a = high - g * (high - low);
-            fa = f(a.exp());
-        } else {
-            (low, a, fa) = (a, b, fb);
-            b = low + g * (high - low);
-            fb = f(b.exp());
+/// Compose `places` with `count` steps of one `spectrum`, each entry of which errs by at most `eta`.
+fn raise(
+    places: &mut [Place],
+    spectrum: &[Complex<f64>],
+    count: u64,
+    eta: f64,
+    nothing: impl Fn(&Complex<f64>) -> bool,
+) {
+    for (places, spectrum) in places.chunks_mut(LANES).zip(spectrum.chunks(LANES)) {
+        let gone = |place: &Place, z: &Complex<f64>| place.gone || nothing(z);
+        if places.iter().zip(spectrum).all(|(place, z)| gone(place, z)) {
+            places.iter_mut().for_each(Place::miss);
+            continue;
+        }
+        for ((place, z), power) in places.iter_mut().zip(spectrum).zip(powers(spectrum, count)) {
+            if gone(place, z) {
+                place.miss();
+                continue;
+            }
+            place.product *= power;
+            let size = z.norm_sqr().sqrt() + eta;
+            place.ln_size += count as f64 * size.ln();
+            place.relative += count as f64 * (eta / size + 4.0 * f64::EPSILON);
         }
     }
-    (0.5 * (low + high)).exp()
+}
+
+impl Place {
+    /// Leave out what is nothing: a relative error of 1 says that all of it is missing.
+    fn miss(&mut self) {
+        *self = Self { product: Complex::new(0.0, 0.0), ln_size: NOTHING, relative: 1.0, ..*self };
+    }
+}
+
+/// Each z^n by repeated squaring: all at once, as each product waits for the one before.
+fn powers(z: &[Complex<f64>], mut n: u64) -> [Complex<f64>; LANES] {
+    let (mut re, mut im) = ([1.0; LANES], [0.0; LANES]);
+    let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
+    for (i, z) in z.iter().enumerate() {
+        (x[i], y[i]) = (z.re, z.im);
+    }
+    while n > 0 {
+        if n & 1 == 1 {
+            for i in 0..LANES {
+                (re[i], im[i]) = (re[i] * x[i] - im[i] * y[i], re[i] * y[i] + im[i] * x[i]);
+            }
+        }
+        for i in 0..LANES {
+            (x[i], y[i]) = (x[i] * x[i] - y[i] * y[i], x[i] * y[i] + y[i] * x[i]);
+        }
+        n >>= 1;
+    }
+    std::array::from_fn(|i| Complex::new(re[i], im[i]))
 }

@@ -4,6 +4,7 @@ use super::{bits, flips, gaussian, up};
 use crate::error::{Error, Result};
 use crate::privacy::Sampler;
 use crate::privacy::event::{Event, Fires};
+use rayon::prelude::*;
 
 /// What leaves on one batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -139,17 +140,20 @@ pub fn charge(release: Release, s: f64, sampler: Sampler) -> Result<Charge> {
 
 /// What `fires` cost: so many batches with so many bits each, `release` telling what is done to them.
 pub fn charge_fires(release: Release, s: f64, sampler: Sampler, fires: &[Fires]) -> Result<Charge> {
-    let mut total = Charge::NOTHING;
-    for f in fires.iter().filter(|f| f.steps > 0) {
-        let one = match release {
-            Release::Bits { flip, .. } => Release::Bits { flip, bits: f.bits },
-            Release::Scalars { dither, .. } => Release::Scalars { dither, bits: f.bits },
-            Release::Signs { noise_multiplier, .. } => Release::Signs { noise_multiplier, bits: f.bits },
-            Release::Sum { .. } => release,
-        };
-        total = total.and(charge(one, s, sampler)?.times(f.steps));
-    }
-    Ok(total)
+    let one = |bits: u32| match release {
+        Release::Bits { flip, .. } => Release::Bits { flip, bits },
+        Release::Scalars { dither, .. } => Release::Scalars { dither, bits },
+        Release::Signs { noise_multiplier, .. } => Release::Signs { noise_multiplier, bits },
+        Release::Sum { .. } => release,
+    };
+    let fires = || fires.iter().filter(|f| f.steps > 0);
+    // Each number of bits once: a capacity may take tens of milliseconds.
+    let mut kinds: Vec<u32> = fires().map(|f| f.bits).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let charges: Vec<Charge> = kinds.par_iter().map(|&bits| charge(one(bits), s, sampler)).collect::<Result<_>>()?;
+    let of = |bits: u32| charges[kinds.partition_point(|k| *k < bits)];
+    Ok(fires().fold(Charge::NOTHING, |total, f| total.and(of(f.bits).times(f.steps))))
 }
 
 /// What `event` costs in nats, if its batches were drawn by `sampler`. Gaussian steps are taken for sums: scalars of FERRET on batches

@@ -1,6 +1,7 @@
 //! Bits that are flipped with a known probability before they are released.
 
 use super::{bits, psi, up};
+use crate::privacy::choose::ln_choices;
 
 /// The most bits on one batch whose joint capacity is computed; beyond it the best of three bounds is taken.
 pub const MOST_JOINT: u32 = 32;
@@ -72,18 +73,6 @@ fn from_without(s: f64, f: f64, k: u32) -> f64 {
         ln_mass.exp() * psi(s * ((2.0 * x - k) * ln_odds).exp_m1())
     };
     up(ln_choices(k).into_iter().enumerate().map(|(m, c)| term(m as u32, c)).sum::<f64>()) * (1.0 + 1e-9)
-}
-
-/// ln C(k, 0), ..., ln C(k, k).
-fn ln_choices(k: u32) -> Vec<f64> {
-    let mut ln = 0.0;
-    (0..=k)
-        .map(|i| {
-            let here = ln;
-            ln += (f64::from(k - i) / f64::from(i + 1)).ln();
-            here
-        })
-        .collect()
 }
 
 /// The channel whose input is a word w of k bits and whose output is a flipped word: P_w = (1-s) N_0 + s N_w, N_w the flips around w.

@@ -17,6 +17,7 @@ use crate::privacy::accountant::Accountant;
 use crate::privacy::event::{Event, Fires};
 use crate::privacy::pld::Pld;
 use crate::privacy::rdp::Rdp;
+use rayon::prelude::*;
 
 /// What is to be planned for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -140,14 +141,18 @@ impl Ask {
         self.check()?;
         let mut found = Vec::new();
         let mut best = 0.0;
-        for batch in BATCHES.into_iter().filter(|b| *b <= self.records) {
-            let choice = self.at_batch(batch, u32::MAX)?;
-            found.extend(choice);
-            let worth = choice.map_or(0.0, |c| c.equivalents);
-            best = f64::max(best, worth);
-            // Larger batches leave fewer bits: from a fraction of the best no way leads back.
-            if worth < 0.2 * best {
-                break;
+        let batches: Vec<u64> = BATCHES.into_iter().filter(|b| *b <= self.records).collect();
+        // Two at once, where the second may be for nothing.
+        'all: for two in batches.chunks(2) {
+            for choice in two.par_iter().map(|&batch| self.at_batch(batch, u32::MAX)).collect::<Vec<_>>() {
+                let choice = choice?;
+                found.extend(choice);
+                let worth = choice.map_or(0.0, |c| c.equivalents);
+                best = f64::max(best, worth);
+                // Larger batches leave fewer bits: from a fraction of the best no way leads back.
+                if worth < 0.2 * best {
+                    break 'all;
+                }
             }
         }
         found.sort_by(|a, b| b.equivalents.total_cmp(&a.equivalents));
