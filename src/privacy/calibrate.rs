@@ -79,13 +79,10 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
     // A direction that loses less than epsilon has no say.
     effort.upper = epsilon;
     let effort = RefCell::new(effort);
-    let worked = || effort.borrow().worked();
     let off = (seen.upper.max(1e-300) / epsilon).ln().abs();
     let nearer = if off.is_finite() && (off > FAR || !pld.close(seen)) {
-        let roughly = |x: f64| match x == by_rdp.high {
-            true => Ok(seen.upper),
-            false => coarse.upper(&event(x), delta, &mut effort.borrow_mut()),
-        };
+        let upper = |x: f64| coarse.upper(&event(x), delta, &mut effort.borrow_mut());
+        let roughly = |x: f64| if x == by_rdp.high { Ok(seen.upper) } else { upper(x) };
         boundary(by_rdp.high, largest, epsilon, COARSE, off.clamp(0.05, 1.0), &roughly, &|| false).ok()
     } else {
         None
@@ -121,10 +118,17 @@ fn settings(epsilon: f64, delta: f64, largest: f64, event: impl Fn(f64) -> Event
         },
         upper: &|x| pld.upper(&event(x), delta, &mut effort.borrow_mut()),
         lower: &|x| pld.lower(&event(x), delta, &mut effort.borrow_mut()),
-        worked: &worked,
+        worked: &|| effort.borrow().worked(),
     };
     let start = Start { near, first, whole: nearer.is_none(), proven: by_rdp.high };
-    Ok(Settings { rdp: by_rdp.high, pld: from_near(&start, largest, epsilon, &dear)? })
+    let mut found = from_near(&start, largest, epsilon, &dear)?;
+    // It may end above what RDP proves: a whole answer there, or a little above, may see as much.
+    for x in [by_rdp.high, 1.001 * by_rdp.high] {
+        if x < found.upper.min(largest) && (dear.whole)(x)?.upper <= epsilon {
+            found.upper = x;
+        }
+    }
+    Ok(Settings { rdp: by_rdp.high, pld: found })
 }
 
 /// Where a search begins: what another accountant saw, and the dear one's answer at `near.high`.

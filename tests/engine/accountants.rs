@@ -222,6 +222,12 @@ fn calibration_is_sufficient_and_not_wasteful() {
     assert!((f.pld.upper - 0.055).abs() < 1e-4, "{f:?}");
     assert!(calibrate::noise_multiplier(0.0, 1e-5, 0.01, 10).is_err());
     assert!(calibrate::noise_multiplier(1.0, 0.0, 0.01, 10).is_err());
+    // Where its search ends above what RDP proves, a whole answer there serves: it once took 571,557, and 285,886 of 277,442.
+    let s = calibrate::noise_multiplier(0.232_671_286_637_291_56, 1.884_790_946_250_848e-4, 1.0, 579_497_352).unwrap();
+    assert!(s.pld.upper <= 1.001 * s.rdp, "{s:?}");
+    let fires = [(77_744_000, 6), (98_088_000, 7), (2_591_900, 5)].map(|(steps, bits)| Fires { steps, bits });
+    let s = calibrate::dither(1.0506, 3.855e-6, 1.0, &fires).unwrap();
+    assert!(s.pld.upper <= 1.001 * s.rdp, "{s:?}");
 }
 
 #[test]

@@ -164,13 +164,14 @@ impl Ask {
         Ok(found)
     }
 
-    /// DPSGD and FERRET-k within the same budget, Poisson batches.
+    /// DPSGD and FERRET-k within the same budget, Poisson batches of the sizes that any noise suffices at.
     ///
     /// k signs a step after noise z are worth k / (1 + x/B + z^2 (1+x) k / B^2) clean bits: half of the limit B^2 / (z^2 (1+x)) at
     /// k = B^2 (1 + x/B) / (z^2 (1+x)), four fifths of it at four times as many.
     pub fn noisy_sums(&self) -> Result<Vec<NoisySums>> {
         self.check()?;
-        SUM_BATCHES.into_iter().filter(|b| *b <= self.records).map(|b| self.noisy_sums_at(b)).collect()
+        let all = SUM_BATCHES.into_iter().filter(|b| *b <= self.records).map(|b| self.noisy_sums_at(b));
+        all.filter(|found| !matches!(found, Err(Error::Privacy(_)))).collect()
     }
 
     /// [`Ask::noisy_sums`] at one batch size.
@@ -179,7 +180,7 @@ impl Ask {
         let rate = batch as f64 / self.records as f64;
         let spent = |z: f64| Ok::<_, Error>(charge(Release::Sum { noise_multiplier: z }, rate, Sampler::Poisson)?.nats);
         let enough = |z: f64| -> Result<bool> {
-            if self.nats.is_some_and(|nats| spent(z).is_ok_and(|one| one * steps as f64 > nats)) {
+            if self.nats.is_some_and(|nats| spent(z).map_or(true, |one| one * steps as f64 > nats)) {
                 return Ok(false);
             }
             let Some((eps, delta)) = self.eps_delta else { return Ok(true) };
@@ -191,6 +192,9 @@ impl Ask {
             }
         };
         let (mut low, mut high) = ((0.05_f64).ln(), (1e7_f64).ln());
+        if !enough(high.exp())? {
+            return Err(Error::Privacy(format!("not even noise of 1e7 a step keeps {steps} steps within the budget")));
+        }
         while high - low > 1e-3 {
             let middle = 0.5 * (low + high);
             if enough(middle.exp())? { high = middle } else { low = middle }
@@ -356,19 +360,12 @@ mod tests {
         for ask in [ASK, both, Ask { nats: None, ..both }] {
             for d in ask.noisy_sums().unwrap() {
                 assert!(ask.nats.is_none_or(|nats| d.nats <= nats), "{d:?}");
-                let event = Event::SubsampledGaussian {
-                    noise_multiplier: d.noise_multiplier,
-                    sampling_rate: d.batch as f64 / 1e4,
-                    steps: d.steps,
-                };
+                let (z, rate) = (d.noise_multiplier, d.batch as f64 / 1e4);
+                let event = Event::SubsampledGaussian { noise_multiplier: z, sampling_rate: rate, steps: d.steps };
                 let eps = Rdp::default().epsilon(&event, 1e-5).map_or(f64::INFINITY, |b| b.upper);
                 assert!(ask.eps_delta.is_none() || eps <= 1.0, "{d:?}: {eps}");
                 // Not wasteful: a hundredth less noise breaks one of the two.
-                let less = charge(
-                    Release::Sum { noise_multiplier: 0.99 * d.noise_multiplier },
-                    d.batch as f64 / 1e4,
-                    Sampler::Poisson,
-                );
+                let less = charge(Release::Sum { noise_multiplier: 0.99 * z }, rate, Sampler::Poisson);
                 assert!(eps > 0.95 || ask.nats.is_some_and(|nats| less.unwrap().nats * d.steps as f64 > nats), "{d:?}");
                 let share = d.ferret_k / (d.dpsgd / std::f64::consts::FRAC_PI_2);
                 assert!((share - 0.8).abs() < 0.05 || d.signs == 1, "{d:?}: {share}");
@@ -395,5 +392,6 @@ mod tests {
         assert!(Ask { noise: f64::NAN, ..ASK }.choices().is_err());
         assert!(Ask { epochs: 0, ..ASK }.choices().is_err());
         assert!(Ask { eps_delta: Some((1.0, 2.0)), ..ASK }.choices().is_err());
+        assert!(Ask { eps_delta: Some((1e-6, 1e-5)), ..ASK }.noisy_sums_at(50).is_err(), "no noise suffices");
     }
 }
