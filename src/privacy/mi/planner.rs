@@ -392,6 +392,6 @@ mod tests {
         assert!(Ask { noise: f64::NAN, ..ASK }.choices().is_err());
         assert!(Ask { epochs: 0, ..ASK }.choices().is_err());
         assert!(Ask { eps_delta: Some((1.0, 2.0)), ..ASK }.choices().is_err());
-        assert!(Ask { eps_delta: Some((1e-6, 1e-5)), ..ASK }.noisy_sums_at(50).is_err(), "no noise suffices");
+        assert!(Ask { nats: Some(1e-30), ..ASK }.noisy_sums_at(50).is_err(), "no noise suffices");
     }
 }
