@@ -286,6 +286,14 @@ mod tests {
         assert!(found.lower == 0.0 && found.upper >= root && found.upper < root * 1.01, "{found:?}");
     }
 
+    /// An accountant's answers, and how many there were.
+    fn counted(asked: &std::cell::Cell<usize>, answer: impl Fn(f64) -> f64) -> impl Fn(f64) -> Result<f64> {
+        move |x| {
+            asked.set(asked.get() + 1);
+            Ok(answer(x))
+        }
+    }
+
     /// Another accountant that sees up to twice the epsilon, and a dear one with bounds on both sides: few answers, and both proven.
     #[test]
     fn a_dear_accountant_is_asked_seldom() {
@@ -294,13 +302,7 @@ mod tests {
             for off in [1.0, 1.02, 1.3, 2.0] {
                 let near = boundary(1.0, 1e9, 2.0, PRECISION, 0.1, &|x| Ok(off * truth(x)), &|| false).unwrap();
                 let asked = std::cell::Cell::new(0);
-                let times = |factor: f64| {
-                    let asked = &asked;
-                    move |x: f64| {
-                        asked.set(asked.get() + 1);
-                        Ok(truth(x) * factor)
-                    }
-                };
+                let times = |factor: f64| counted(&asked, move |x| factor * truth(x));
                 let (over, under) = (times(1.0005), times(0.9995));
                 let whole = |x: f64| Ok(Bounds { lower: under(x)?, upper: over(x)? });
                 let dear = Dear { whole: &whole, upper: &over, lower: &under, worked: &|| Worked::Little };
@@ -344,13 +346,7 @@ mod tests {
         {
             for near in [0.5, 1.49, 1.51, 1.9] {
                 let asked = std::cell::Cell::new(0);
-                let times = |factor: f64| {
-                    let asked = &asked;
-                    move |x: f64| {
-                        asked.set(asked.get() + 1);
-                        Ok(truth(x) * factor)
-                    }
-                };
+                let times = |factor: f64| counted(&asked, move |x| factor * truth(x));
                 let (upper, over) = (times(1.0), times(more));
                 let whole = |x: f64| Ok(Bounds { lower: 0.0, upper: over(x)? });
                 let dear = Dear { whole: &whole, upper: &upper, lower: &|_| Ok(0.0), worked: &|| worked };

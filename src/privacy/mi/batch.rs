@@ -151,7 +151,9 @@ pub fn charge_fires(release: Release, s: f64, sampler: Sampler, fires: &[Fires])
     let mut kinds: Vec<u32> = fires().map(|f| f.bits).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    let charges: Vec<Charge> = kinds.par_iter().map(|&bits| charge(one(bits), s, sampler)).collect::<Result<_>>()?;
+    let charges: Vec<_> = kinds.par_iter().map(|&bits| charge(one(bits), s, sampler)).collect();
+    // In order, so that of several errors it is always the first that is told.
+    let charges = charges.into_iter().collect::<Result<Vec<Charge>>>()?;
     let of = |bits: u32| charges[kinds.partition_point(|k| *k < bits)];
     Ok(fires().fold(Charge::NOTHING, |total, f| total.and(of(f.bits).times(f.steps))))
 }
